@@ -112,20 +112,18 @@ def gathered(rows: Tensor) -> Tensor:
 
 def sum_of(count: int) -> int:
     """Return the sum of a count over the processes."""
-    if processes() == 1:
-        return count
-    total = torch.tensor(count, device=_for_numbers())
-    distributed.all_reduce(total)
-    return int(total)
+    return count if processes() == 1 else _total(count)
 
 
 def any_of(flag: bool) -> bool:
     """Return whether ``flag`` is true in at least one process, including processes that do not share the batch."""
-    if _world() == 1:
-        return flag
-    number = torch.tensor(int(flag), device=_for_numbers())
-    distributed.all_reduce(number)
-    return bool(number)
+    return flag if _world() == 1 else bool(_total(int(flag)))
+
+
+def _total(number: int) -> int:
+    total = torch.tensor(number, device=_for_numbers())
+    distributed.all_reduce(total)
+    return int(total)
 
 
 def share_of(count: int) -> float:

@@ -3,7 +3,7 @@
 import difflib
 import errno
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 DISK = {
     errno.ENOSPC: "no space is left on the disk",
@@ -103,18 +103,19 @@ def of_loading(error: BaseException) -> type[UserError]:
 
     The class is ``HubError`` if the hub could not be reached, otherwise ``UserError``.
     """
-    cause: BaseException | None = error
-    while cause is not None and type(cause).__name__ not in UNREACHABLE:
-        cause = cause.__cause__ or cause.__context__
-    return UserError if cause is None else HubError
+    return HubError if any(type(cause).__name__ in UNREACHABLE for cause in _causes(error)) else UserError
 
 
 def message_within(error: BaseException) -> UserError | None:
     """Return the ``UserError`` that a library wrapped in its own exception; None if there is none."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, UserError):
-        cause = cause.__cause__ or cause.__context__
-    return cause
+    return next((cause for cause in _causes(error) if isinstance(cause, UserError)), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, then the exception that caused it, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 RENAMED = {  # name in older recipes -> name now
@@ -164,10 +165,13 @@ def close_to(word: str, known: Iterable[str]) -> str:
     return f" (known: {listed(words, word)})" if words else ""
 
 
-def check_known(word: str, known: Collection[str], message: str) -> None:
-    """Raise ``UserError`` with ``message`` and the hint of ``close_to``, unless ``word`` is in ``known``."""
+def check_known(word: str, known: Collection[str], message: str, error: type[Exception] = UserError) -> None:
+    """Raise an ``error`` with ``message`` and the hint of ``close_to``, unless ``word`` is in ``known``.
+
+    ``error``: ``ValueError`` in a validator of pydantic.
+    """
     if word not in known:
-        raise UserError(f"{message}{close_to(word, known)}")
+        raise error(f"{message}{close_to(word, known)}")
 
 
 def listed(words: Iterable[str], word: str = "") -> str:

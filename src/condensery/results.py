@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -12,7 +12,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from condensery.cli import FOLDER_FILE
-from condensery.errors import UserError, close_to, shown
+from condensery.errors import UserError, check_known, shown
 from condensery.ranges import check_values
 from condensery.reporting.results import Row, read_results
 from condensery.text.lines import whole_texts
@@ -37,13 +37,9 @@ class Results(Sequence[Row]):
         """
         if not isinstance(at, str):
             return self.rows[at]
-        for row in self.rows:
-            if row.name == at:
-                return dict(row.metrics)
-        raise UserError(f"results: there is no row {shown(at)!r}{close_to(at, [row.name for row in self.rows])}")
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+        rows = {row.name: row for row in reversed(self.rows)}  # the first of rows with one name
+        check_known(at, rows, f"results: there is no row {shown(at)!r}")
+        return dict(rows[at].metrics)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -95,7 +95,7 @@ def numbers(
 ) -> dict[str, list[tuple[str, float, float, int]]]:
     """What is drawn: line -> (x, mean, deviation, runs)."""
     found: dict[str, list[tuple[str, float, float, int]]] = {}
-    drawn = draw("x", config, jobs, [], folder / "x")
+    drawn = draw(config, jobs, [], folder / "x")
     assert drawn.paths["png"].read_bytes().startswith(b"\x89PNG")
     assert "<svg" in drawn.paths["svg"].read_text()
     for row in csv.DictReader(drawn.paths["csv"].open()):
@@ -111,7 +111,7 @@ def test_score_by_size_has_a_point_a_size_and_a_line_across_for_bm25(sweep: list
     deviation = pytest.approx(1 / 2**0.5, abs=1e-5)
     assert found["|tuned"] == [("100", 11.5, deviation, 2), ("400", 41.5, deviation, 2)]
     assert list(numbers(figure(kind="score_by_size", rows=["scratch"]), sweep, tmp_path)) == ["|scratch"]
-    caption = draw("x", figure(kind="score_by_size"), sweep, [], tmp_path / "x").caption
+    caption = draw(figure(kind="score_by_size"), sweep, [], tmp_path / "x").caption
     assert "MRR@10 on toys test against training queries" in caption
     assert "mean and standard deviation over 1 to 2 seeds" in caption
 
@@ -139,7 +139,7 @@ def test_differences_are_those_that_the_table_shows(tmp_path: Path) -> None:
     ]
 
     def written(**settings: str | list[str]) -> list[str]:
-        drawn = draw("x", figure(kind="differences", **settings), [], [table], tmp_path / "x")
+        drawn = draw(figure(kind="differences", **settings), [], [table], tmp_path / "x")
         assert drawn.paths["png"].read_bytes().startswith(b"\x89PNG")
         assert "MRR@10" in drawn.title or "metric" in settings
         return drawn.paths["csv"].read_text().splitlines()[1:]
@@ -158,7 +158,7 @@ def test_the_title_of_a_sweeps_differences_names_the_baseline_once(tmp_path: Pat
         table = Table("a study", ["MRR@10"], [], [])
         where = Interval(-0.02, 0.004, 0.2)
         table.comparisons = [Comparison(f"{one}, more", "MRR@10", -0.012, 0.3, where, one) for one in baselines]
-        return draw("x", figure(kind="differences"), [], [table], tmp_path / "x").title
+        return draw(figure(kind="differences"), [], [table], tmp_path / "x").title
 
     assert title("size=1 · BERT", "size=2 · BERT") == "MRR@10 against BERT of the same settings"
     assert title("size=1 · BERT", "size=1 · BERT") == "MRR@10 against size=1 · BERT"
@@ -188,7 +188,7 @@ def test_trainings_have_a_panel_a_value_and_name_what_is_missing(sweep: list[Fig
     assert list(found) == [f"{loss}|from MLM", f"{loss}|from nothing", f"{score}|from MLM"]
     assert found[f"{loss}|from MLM"][1] == ("2", 6.0, pytest.approx(0.707107), 2)
     assert found[f"{score}|from MLM"][1][1] == 20.0
-    assert "Without numbers: never." in draw("x", config, sweep[:2], [], tmp_path / "x").caption
+    assert "Without numbers: never." in draw(config, sweep[:2], [], tmp_path / "x").caption
     swept = numbers(figure(kind="training", stages={"a": "tuned"}), sweep, tmp_path)
     assert list(swept) == [f"{panel}|size={size} · a" for panel in (loss, score) for size in (100, 400)]
 
@@ -201,7 +201,7 @@ def test_first_epochs_end_where_they_are_told_to(sweep: list[FigureJob], tmp_pat
     assert [x for x, *_ in epochs][-1] == "2", "100 queries in batches of 10"
     assert len(epochs) == 20
     with pytest.raises(UserError, match="logged train/loss so early"):
-        draw("x", figure(kind="first_epochs", stages=stages, epochs=0.01), sweep[:2], [], tmp_path / "y")
+        draw(figure(kind="first_epochs", stages=stages, epochs=0.01), sweep[:2], [], tmp_path / "y")
 
 
 def test_entropy_is_found_by_artifact_before_and_after(sweep: list[FigureJob], tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ def test_entropy_is_found_by_artifact_before_and_after(sweep: list[FigureJob], t
     found = numbers(config, sweep[:2], tmp_path)
     assert found["M|before fine-tuning"] == [("1", 3.5, pytest.approx(0.707107), 2), ("2", 1.0, 0.0, 2)]
     assert list(found) == ["M|before fine-tuning", "M|after fine-tuning"]
-    assert "3.50 ± 0.71" in draw("x", config, sweep[:2], [], tmp_path / "x").table
+    assert "3.50 ± 0.71" in draw(config, sweep[:2], [], tmp_path / "x").table
     other = figure(kind="attention_entropy", stage="entropy", models={"M": ["backbone", "pretrained"]})
     with pytest.raises(UserError, match="'entropy' lacks 'pretrained'; add it to `encoders`"):
-        draw("x", other, sweep, [], tmp_path / "y")
+        draw(other, sweep, [], tmp_path / "y")
 
 
 def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[FigureJob], tmp_path: Path) -> None:

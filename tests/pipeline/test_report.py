@@ -14,7 +14,7 @@ from toy_commands import Compose
 
 from condensery.pipeline.graph import build, can_answer
 from condensery.pipeline.reports import study
-from condensery.pipeline.reports.report import kinds_of_indexes
+from condensery.pipeline.reports.report import indexes_of
 from condensery.pipeline.run import run, run_all
 from condensery.reporting.results import Row
 from condensery.system.files import write_json
@@ -78,7 +78,8 @@ def test_the_bm25_of_a_table_is_known_by_its_stage_and_not_by_its_name(tmp_path:
         (tmp_path / "artifacts" / "evaluate" / name).mkdir(parents=True)
         write_json(tmp_path / "artifacts" / "evaluate" / name / "manifest.json", {"inputs": given})
     lost = Row("lost", "c", "test", {}, artifact="evaluate/lexical", failed="it broke")
-    assert kinds_of_indexes([*rows, lost], tmp_path) == {"evaluate/lexical": "bm25"}
+    (found,) = indexes_of([*rows, lost], tmp_path).items()
+    assert (found[0], found[1].kind) == ("evaluate/lexical", "bm25")
 
 
 def test_a_run_ends_with_how_to_go_on(

@@ -1,5 +1,6 @@
 """What a table shows, in words: which rows are compared, by which test, and where nothing is said."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from condensery.evaluation.metrics import Evaluation
 from condensery.evaluation.significance import Interval, compare, holm
 from condensery.reporting import conclusion as module
-from condensery.reporting.conclusion import conclusion
+from condensery.reporting.conclusion import conclusion, lines_of
 from condensery.reporting.results import Row
 from condensery.reporting.table import Comparison, Significance, build_table
 from condensery.reporting.table_formats import csv_text, markdown, show
@@ -42,8 +43,8 @@ def kinds(rows: list[Row]) -> dict[str, str]:
     return {one.artifact: KINDS.get(one.name, "encode") for one in rows}
 
 
-def said(*rows: Row, **more: Any) -> str:
-    return conclusion(list(rows), kinds(list(rows)), **more)
+def said(*rows: Row, tested: Sequence[Comparison] = (), **how: Any) -> str:
+    return conclusion(lines_of(rows, kinds(list(rows)), Significance(**how), tested))
 
 
 def test_the_best_row_is_held_against_bm25_and_the_best_dense_one_is_told() -> None:
@@ -166,7 +167,7 @@ def test_nothing_is_said_of_rows_that_cannot_be_compared(other: dict[str, Any]) 
 def test_nothing_is_said_of_one_row_or_none_or_of_what_was_not_retrieved() -> None:
     assert said() == ""
     assert said(row("BM25", 0.3)) == ""
-    assert conclusion([row("a", 0.3), row("b", 0.4)], {}) == "", "a sentence task"
+    assert conclusion(lines_of([row("a", 0.3), row("b", 0.4)], {}, Significance())) == "", "a sentence task"
 
 
 def test_a_share_of_nothing_is_not_told() -> None:

@@ -14,7 +14,6 @@ from condensery.reporting.examples import (
     LOST,
     NONE,
     WON,
-    Compared,
     EvaluatedRow,
     beginning,
     choose,
@@ -35,12 +34,12 @@ def of_mean(*values: float) -> Evaluation:
 
 def test_the_best_row_is_compared_with_bm25() -> None:
     weak, strong, even = of_mean(0.1, 0.1), of_mean(0.9, 0.9), of_mean(0.9, 0.9)
-    assert compared([strong, weak, even], [True, False, False]) == Compared("MRR@10", 2, 0)
-    assert compared([weak, even, strong], [False, False, True]) == Compared("MRR@10", 1, 2)
-    assert compared([weak, strong, even], [False] * 3) == Compared("MRR@10", 2, 0), "of equal ones the later"
-    assert compared([strong, weak], [False] * 2) == Compared("MRR@10", 0, 1)
-    assert compared([strong, weak], [True] * 2) == Compared("MRR@10", 0, 1)
-    assert compared([strong], [True]) == Compared("MRR@10", 0, None)
+    assert compared([strong, weak, even], [True, False, False]) == ("MRR@10", 2, 0)
+    assert compared([weak, even, strong], [False, False, True]) == ("MRR@10", 1, 2)
+    assert compared([weak, strong, even], [False] * 3) == ("MRR@10", 2, 0), "of equal ones the later"
+    assert compared([strong, weak], [False] * 2) == ("MRR@10", 0, 1)
+    assert compared([strong, weak], [True] * 2) == ("MRR@10", 0, 1)
+    assert compared([strong], [True]) == ("MRR@10", 0, None)
 
 
 def test_the_questions_with_the_largest_differences_are_chosen() -> None:

@@ -21,11 +21,11 @@ from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import CLOSE, LOST, WON, Example, Examples, Finding, Shown
 from condensery.reporting.figures import Line, draw_differences, draw_scores
 from condensery.reporting.html import macros
-from condensery.reporting.html_page import SHOWN, ArtifactRow, JobSection, Page, html, results_table, write_page
+from condensery.reporting.html_page import SHOWN, ArtifactRow, JobSection, Page, html, results_table
 from condensery.reporting.panels import nice_ticks, panel
 from condensery.reporting.results import Row
 from condensery.reporting.table import Block, Cell, Comparison, Table
-from condensery.system.files import write_json
+from condensery.system.files import write_json, write_text
 
 EVIL = "<script>alert('x')</script>\"&amp;"
 VOID = {"meta", "img", "line", "polyline", "circle"}
@@ -281,7 +281,7 @@ def test_a_stage_that_jobs_share_is_listed_once(tmp_path: Path) -> None:
 
 
 def test_the_file_is_written_whole(tmp_path: Path) -> None:
-    write_page(page(tmp_path), tmp_path / "index.html")
+    write_text(tmp_path / "index.html", html(page(tmp_path)))
     assert (tmp_path / "index.html").read_text() == html(page(tmp_path))
     write_json(tmp_path / "x.json", 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.svg", "index.html", "x.json"]
@@ -376,10 +376,8 @@ def test_a_click_on_a_heading_sorts_the_lines_of_each_part(tmp_path: Path) -> No
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_browser_shows_it_without_overflow(width: int, tmp_path: Path) -> None:
-    write_page(
-        page(tmp_path, "a-name-that-is-longer-than-a-telephone-is-wide-and-has-no-blank", columns=9),
-        tmp_path / "page.html",
-    )
+    name = "a-name-that-is-longer-than-a-telephone-is-wide-and-has-no-blank"
+    write_text(tmp_path / "page.html", html(page(tmp_path, name, columns=9)))
     measure = "d=f.contentDocument.documentElement;document.title=[d.scrollWidth,d.clientWidth,d.scrollHeight].join()"
     title = shown_title(tmp_path, measure, width)
     wide, inner, high = map(int, title.split(","))

@@ -1,6 +1,7 @@
 """Which row is to be used, and what is said of it: never one that a simpler one is ahead of, or cannot be told from."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 
 from condensery.evaluation.significance import interval, queries_needed, t_test
+from condensery.reporting.conclusion import Lines, lines_of
 from condensery.reporting.recommendation import HELD_OUT, Made, choice, recommendation, unmeasured
 from condensery.reporting.results import Row, read_results, write_results
-from condensery.reporting.table import Significance, build_table
+from condensery.reporting.table import Comparison, Significance, build_table
 
 QUERIES = 1_000
 KEPT: dict[str, Any] = {
@@ -46,13 +48,17 @@ def row(name: str, mean: float, noise: float = 0.02, **changes: Any) -> Row:
     return Row(name, "c", "test", {"NDCG@10": mean}, per_query, **{**fields, **changes})
 
 
+def lines(rows: list[Row], baseline: str | None = None, tested: Sequence[Comparison] = (), **how: Any) -> Lines:
+    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
+    return lines_of(rows, kinds, Significance(baseline, **how), tested)
+
+
 def told(means: dict[str, float], made: dict[str, Made] = MADE, noise: float = 0.02) -> tuple[str, str]:
     """The row to use and the words."""
     rows = [row(name, mean, noise) for name, mean in means.items()]
     artifacts = {f"evaluate/{name}": one for name, one in made.items()}
-    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
     tested = build_table(rows, significance=Significance("as it is")).comparisons
-    found = recommendation(rows, kinds, artifacts, "as it is", tested)
+    found = recommendation(lines(rows, "as it is", tested=tested), artifacts)
     assert found is not None
     return found.row, found.text
 
@@ -99,8 +105,7 @@ def few(values: dict[str, float], queries: int) -> list[Row]:
 
 
 def told_of_few(rows: list[Row], made: dict[str, Made]) -> tuple[str, str]:
-    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
-    found = recommendation(rows, kinds, {f"evaluate/{name}": one for name, one in made.items()}, "as it is")
+    found = recommendation(lines(rows, "as it is"), {f"evaluate/{name}": one for name, one in made.items()})
     assert found is not None
     return found.row, found.text
 
@@ -140,8 +145,7 @@ def test_a_handful_of_queries_does_not_overrule_what_is_known_of_such_rows() -> 
     assert text.endswith(" 5 queries of test, with so few queries, a choice based on them is mostly chance.")
     for one in rows:
         one.per_query["NDCG@10"] = np.full(5, one.metrics["NDCG@10"])
-    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
-    clear = recommendation(rows, kinds, {f"evaluate/{name}": one for name, one in MADE.items()}, test="t")
+    clear = recommendation(lines(rows, test="t"), {f"evaluate/{name}": one for name, one in MADE.items()})
     assert clear is not None
     assert clear.row == "as it is", "the difference is the same for every query"
     assert clear.text.endswith(
@@ -163,11 +167,7 @@ def test_a_single_query_has_no_interval() -> None:
     rows = [row(name, mean) for name, mean in {"BM25": 0.5, "as it is": 0.7}.items()]
     for one in rows:
         one.per_query["NDCG@10"], one.query_ids[1:] = np.array([one.metrics["NDCG@10"]]), []
-    found = recommendation(
-        rows,
-        {"evaluate/BM25": "bm25", "evaluate/as it is": "encode"},
-        {f"evaluate/{name}": one for name, one in MADE.items()},
-    )
+    found = recommendation(lines(rows), {f"evaluate/{name}": one for name, one in MADE.items()})
     assert found is not None
     assert "Use as it is: NDCG@10 70.0; BM25 has 50.0, +20.0 (p = 1 after Holm's correction): they" in found.text
     assert "cannot be told apart with 1 query. " in found.text
@@ -256,7 +256,7 @@ def test_of_several_seeds_a_training_that_some_kept_is_compared() -> None:
     rows += [replace(one, seed=2, artifact=f"{one.artifact} 2") for one in rows[:2] + rows[3:]]
     rows.append(row("adapted", 0.542, seed=2, artifact="evaluate/adapted 2"))
     artifacts = {one.artifact: (MADE if one.seed == 2 else made)[one.name] for one in rows}
-    found = recommendation(rows, {one.artifact: KINDS.get(one.name, "encode") for one in rows}, artifacts, "as it is")
+    found = recommendation(lines(rows, "as it is"), artifacts)
     assert found is not None
     assert "adapted is ahead of as it is: NDCG@10 52.9 against 51.6, +1.3 (" in found.text
     assert "no trained weights are kept" not in found.text
@@ -265,8 +265,7 @@ def test_of_several_seeds_a_training_that_some_kept_is_compared() -> None:
 def test_weights_that_were_not_kept_equal_no_other_baseline() -> None:
     made = {**MADE, "adapted": Made(frozenset({"retriever/1"}), kept=NOT_KEPT)}
     rows = [row(name, mean) for name, mean in means(0.3, 0.6, 0.6, 0.65, 0.65).items()]
-    kinds = {one.artifact: KINDS.get(one.name, "encode") for one in rows}
-    found = recommendation(rows, kinds, {f"evaluate/{name}": one for name, one in made.items()}, "BM25")
+    found = recommendation(lines(rows, "BM25"), {f"evaluate/{name}": one for name, one in made.items()})
     assert found is not None
     assert found.text.startswith("adapted has the initial weights, because no trained weights are kept. MRR@10 of 80")
 
@@ -286,8 +285,8 @@ def test_near_one_another_what_dev_queries_chose_comes_before_what_these_would_c
 def test_nothing_is_recommended_of_rows_that_cannot_be_compared() -> None:
     one = row("BM25", 0.5)
     other = Row("as it is", "another", "test", {"NDCG@10": 0.6}, artifact="evaluate/as it is")
-    assert recommendation([one], {one.artifact: "bm25"}, {one.artifact: MADE["BM25"]}) is None
-    assert recommendation([one, other], {one.artifact: "bm25"}, {one.artifact: MADE["BM25"]}) is None
+    assert recommendation(lines([one]), {one.artifact: MADE["BM25"]}) is None
+    assert recommendation(lines([one, other]), {one.artifact: MADE["BM25"]}) is None
 
 
 def test_the_intervals_are_those_of_a_paired_bootstrap_over_queries() -> None:

@@ -6,20 +6,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from condensery.errors import UserError, close_to, shown
+from condensery.errors import UserError, check_known, close_to, shown
 from condensery.keys import AS_TEXT, NumberKeys, Text
 from condensery.pipeline.figure_config import Figures
 from condensery.pipeline.gpu_speeds import GPUS
 from condensery.pipeline.launch.hardware import check_devices, threads_of_a_stage
 from condensery.reporting.table_layout import Cost, TableLayout
-from condensery.stages.base import LeaveOut, Name, Runtime, Wandb
+from condensery.stages.base import LeaveOut, Name, NamedFile, Runtime, Wandb
 from condensery.stages.checks import Split
 from condensery.stages.launcher_config import Launcher
 from condensery.stages.registry import registry
 from condensery.stages.trainer_options import Callbacks, TrainerFlags
-from condensery.system.files import expanded
 
 STUDY = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # names of runs and sweeps, which become names of folders
 # a key of logger -> one of these modules must be installed
@@ -83,6 +82,21 @@ class ChooseInSweep(NumberKeys):
     row: Text | None = None
 
 
+def _is_a_row(value: str | None, info: ValidationInfo) -> str | None:
+    rows = info.data.get("rows", {})
+    if value is not None and (rows or not info.data.get("published")):
+        check_known(value, rows, f"{value!r} is not a row of the table", ValueError)
+    return value
+
+
+def _by_what_is_measured(value: ChooseInSweep | None, info: ValidationInfo) -> ChooseInSweep | None:
+    for given, known in ((value.row, "rows"), (value.by, "metrics")) if value else ():
+        if given is not None and known in info.data:
+            message = f"{given!r} is not a {known.removesuffix('s')} of the table"
+            check_known(given, info.data[known], message, ValueError)
+    return value
+
+
 class TableConfig(TableLayout):
     """The table that compares retrievers. ``TableLayout`` has the keys of the columns and of the rows with published numbers.
 
@@ -104,33 +118,16 @@ class TableConfig(TableLayout):
     """
 
     rows: Annotated[dict[Text, Text], LeaveOut]
-    baseline: Text | None
+    baseline: Annotated[Text | None, AfterValidator(_is_a_row)]
     metrics: Annotated[list[str], Field(min_length=1)]
     split: Split
     optional: bool = False
     recommend: bool = False
     with_train_queries: Text | None = None
-    choose: ChooseInSweep | None = None
+    choose: Annotated[ChooseInSweep | None, AfterValidator(_by_what_is_measured)] = None
     costs: tuple[Cost, ...] = ()
     studies: list[StudyName]
     command: Text | None
-
-    @field_validator("baseline")
-    @classmethod
-    def _is_a_row(cls, value: str | None, info: ValidationInfo) -> str | None:
-        rows = info.data.get("rows", {})
-        if value is not None and value not in rows and (rows or not info.data.get("published")):
-            raise ValueError(f"{value!r} is not a row of the table{close_to(value, rows)}")
-        return value
-
-    @field_validator("choose")
-    @classmethod
-    def _by_what_is_measured(cls, value: ChooseInSweep | None, info: ValidationInfo) -> ChooseInSweep | None:
-        for given, known in ((value.row, "rows"), (value.by, "metrics")) if value else ():
-            if given is not None and given not in info.data.get(known, [given]):
-                one = known.removesuffix("s")
-                raise ValueError(f"{given!r} is not a {one} of the table{close_to(given, info.data[known])}")
-        return value
 
 
 class ChooseConfig(NumberKeys):
@@ -145,19 +142,18 @@ class ChooseConfig(NumberKeys):
     rows: list[Text]
 
 
+def _has_an_owner(value: str) -> str:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
+        raise ValueError(f"{value!r} is not a name on the hub; it must be owner/name")
+    return value
+
+
 class PushTarget(NumberKeys):
     """The Hugging Face repository that an encoder is uploaded to; a plain string sets ``name`` (owner/name)."""
 
-    name: Text
+    name: Annotated[Text, AfterValidator(_has_an_owner)]
     license: Text | None = None
     private: bool = True
-
-    @field_validator("name")
-    @classmethod
-    def _has_an_owner(cls, value: str) -> str:
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
-            raise ValueError(f"{value!r} is not a name on the hub; it must be owner/name")
-        return value
 
 
 def _by_name(value: Any) -> Any:
@@ -170,6 +166,23 @@ def _by_stage(value: Any) -> Any:
     return value
 
 
+def _is_a_gpu(value: str) -> str:
+    check_known(value, GPUS, f"{value!r} is none of {', '.join(GPUS)}", ValueError)
+    return value
+
+
+def _asks_something(value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise ValueError("the text is empty; write a query")
+    return value
+
+
+def _names_a_folder(value: Any) -> Any:
+    if value == "":
+        raise ValueError("names no folder; give a path")
+    return value
+
+
 class RootConfig(NumberKeys):
     """The keys of the root, which ``conf/config.yaml`` explains.
 
@@ -179,15 +192,15 @@ class RootConfig(NumberKeys):
     name: StudyName
     seed: Annotated[int, Field(ge=0)]
     sentence_language: Text
-    output_root: Path
+    output_root: Annotated[NamedFile, BeforeValidator(_names_a_folder), AfterValidator(Path.absolute)]
     jobs: Annotated[int, Field(gt=0, le=256)]
     fetch: bool
     dry_run: bool | Literal["plan"]
-    dry_run_gpu: Text
+    dry_run_gpu: Annotated[Text, AfterValidator(_is_a_gpu)]
     dry_run_share: Annotated[float, Field(gt=0, le=1)]
     published_cost: Text | None
     force: list[Text]
-    ask: Text | None
+    ask: Annotated[Text | None, AfterValidator(_asks_something)]
     next: list[Text]
     choose: ChooseConfig | None
     estimate: bool
@@ -234,27 +247,6 @@ class RootConfig(NumberKeys):
             compile=trainer.compile,
             flags=trainer.flags.given(),
         )
-
-    @field_validator("dry_run_gpu")
-    @classmethod
-    def _is_known(cls, value: str) -> str:
-        if value not in GPUS:
-            raise ValueError(f"{value!r} is none of {', '.join(GPUS)}{close_to(value, GPUS)}")
-        return value
-
-    @field_validator("ask")
-    @classmethod
-    def _asks_something(cls, value: str | None) -> str | None:
-        if value is not None and not value.strip():
-            raise ValueError("the text is empty; write a query")
-        return value
-
-    @field_validator("output_root", mode="wrap")
-    @classmethod
-    def _whole_path(cls, value: Any, as_path: ValidatorFunctionWrapHandler) -> Path:
-        if value == "":
-            raise ValueError("names no folder; give a path")
-        return expanded(as_path(value)).absolute()
 
 
 def hint_for_key(first: str) -> str:

@@ -5,7 +5,7 @@ reported as ``stage.finetune.steps``, and a value of this stage alone as ``stage
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 from hydra.core.hydra_config import HydraConfig
@@ -73,11 +73,8 @@ def first_missing(value: Any, place: tuple[str | int, ...] = ()) -> tuple[str | 
     """Return the path of keys to the first ``???`` in a resolved config; None if there is none."""
     if value == "???":
         return place
-    items: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
+    inner = dict(enumerate(value)) if isinstance(value, list) else value
+    items = inner.items() if isinstance(inner, dict) else ()
     return next((missing for key, item in items if (missing := first_missing(item, (*place, key))) is not None), None)
 
 
@@ -192,8 +189,7 @@ def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
     """Return the keys that a config may have at ``place``. In a list or a mapping, these are the keys of an item."""
     models = [model]
     for part in place[:-1]:
-        if any(part in candidate.model_fields for candidate in models):
-            fields = [candidate.model_fields[str(part)] for candidate in models if part in candidate.model_fields]
+        if fields := [one.model_fields[str(part)] for one in models if part in one.model_fields]:
             models = [inner for field in fields for inner in _models_in(field.annotation)]
     return {key for candidate in models for key in candidate.model_fields}
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from rich.filesize import decimal as as_bytes
+
 from condensery.errors import number_of
 from condensery.pipeline.graph import Graph
 from condensery.stages.corpus.config import CorpusConfig
-from condensery.system.downloads import as_bytes
 from condensery.text.source import WantedFile
 
 

@@ -142,11 +142,8 @@ class _Builder:
 
     def _rows_as(self, product: str, root: RootConfig) -> dict[str, str]:
         """Return, for each row of the table, the node that makes ``product`` from the row's retriever."""
-        rows = {}
-        for label, retriever in root.table.rows.items():
-            rows[label] = self._adapted(retriever, product, partial("table.rows.{}".format, label))
-            self._add(rows[label], ())
-        return rows
+        key = "table.rows.{}".format
+        return {label: self._made(name, product, partial(key, label)) for label, name in root.table.rows.items()}
 
     def _that_answers(self) -> str:
         """Return the index that ``ask`` searches if no table determines the best row.
@@ -163,9 +160,13 @@ class _Builder:
         encoders = [name for name in products if products[name] == "encoder"]
         if not (indexes or encoders):
             raise UserError("ask: this recipe makes neither a table nor an index nor an encoder that could answer")
-        name = self._adapted((joined or indexes or encoders)[-1], "index", lambda: "ask")
-        self._add(name, ())
-        return name
+        return self._made((joined or indexes or encoders)[-1], "index", lambda: "ask")
+
+    def _made(self, name: str, product: str, key: Callable[[], str]) -> str:
+        """Add the node that makes ``product`` from ``name``, and return its name; ``key`` as in ``_adapted``."""
+        made = self._adapted(name, product, key)
+        self._add(made, ())
+        return made
 
     def _check_defaults(self, root: RootConfig) -> None:
         for kind, defaults in root.stage.items():

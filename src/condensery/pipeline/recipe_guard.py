@@ -39,10 +39,9 @@ from condensery.system.files import NAME
 ROOT = "config"  # the name of the root config
 MODE = "hydra.mode=RUN"  # Hydra adds this override, unless the command or a file sets the key
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
-KEYS: tuple[str, ...] = ("name", "seed", "output_root", "jobs", "force", "ask", "next", "push_to_hub", *GROUPS)
-KEYS += ("fetch", "dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "estimate", "choose")
-KEYS += ("sentence_language",)
-TYPED = ("output_root", "launcher", "push_to_hub")  # keys that only the command line or the user's own files may set
+# keys over which a recipe may sweep; only the command line or the user's own files may set the others
+SWEEPABLE = {"experiment", "name", "seed", "jobs", "force", "ask", "next", "fetch", "estimate", "choose"}
+SWEEPABLE |= {"dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "sentence_language", *GROUPS} - {"launcher"}
 
 # Keys of `hydra` and `launcher` that a recipe may set: no key names a command, a class, a file, a host or a variable
 HYDRA = ("mode", "sweeper.params", "sweeper.max_batch_size")
@@ -352,7 +351,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 def check_sweep(place: Path | str, params: Any) -> None:
     """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra takes the values as typed by the user."""
     for key, value in items(params):
-        if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in {*KEYS, "experiment"} - set(TYPED):
+        if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in SWEEPABLE:
             raise UserError(f"{place}: hydra.sweeper.params.{key}: a recipe may not sweep over this")
         if "$" in str(value):
             raise UserError(f"{place}: hydra.sweeper.params.{key}: plain values are expected, got {value}")

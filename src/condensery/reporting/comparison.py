@@ -8,26 +8,11 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from condensery.errors import number_of
+from condensery.reporting import table as tables
 from condensery.reporting.plain import as_typed
 from condensery.reporting.published import PublishedRow, find
 from condensery.reporting.results import Row
-from condensery.reporting.table import (
-    AVERAGE,
-    MARK,
-    MISSING,
-    WIDE,
-    Block,
-    Cell,
-    Measured,
-    Significance,
-    Table,
-    averages,
-    failures,
-    mark_best,
-    mark_significant,
-    warnings,
-    wholes,
-)
+from condensery.reporting.table import AVERAGE, MARK, MISSING, WIDE, Block, Cell, Measured, Significance, Table
 from condensery.reporting.table_layout import ColumnLayout, OwnRow, TableLayout, published_rows
 
 PUBLISHED, NOT_MEASURED = "published", "not measured"
@@ -65,8 +50,8 @@ def comparison(
     within = f" (published ones: within {layout.within:g} of it)" if layout.within else ""
     table.notes = [f"Shares in percent; in bold the best of each block{within}.", *notes]
     table.notes += [
-        *warnings(rows),
-        *failures(rows),
+        *tables.warnings(rows),
+        *tables.failures(rows),
         *of_means,
         *dict.fromkeys(note for _, measured in own for note in measured.notes()),
     ]
@@ -78,7 +63,7 @@ def comparison(
     if baseline is not None and own:
         how = Significance(baseline, layout.test, level=layout.level)
         known = [one for one in zip(added, (measured for _, measured in own), strict=True) if one[1].known(baseline)]
-        mark_significant(table, known, how)
+        tables.mark_significant(table, known, how)
         if not known:
             table.notes.append(f"No {MARK} is shown, because no measured row is called {baseline!r}.")
     return table
@@ -106,7 +91,7 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
         notes |= dict.fromkeys(note for row in rows for note in row.table.notes)
     best = [column.best for column in layout.columns.values()]
     for name, lines in blocks.items():
-        mark_best(lines, best, layout.within)
+        tables.mark_best(lines, best, layout.within)
         table.blocks.append(Block(f"{PUBLISHED}: {name}" if name else PUBLISHED, len(lines), published=True))
     return ["In italics: numbers that papers print, not measured here."] * bool(blocks) + [*papers.values(), *notes]
 
@@ -159,11 +144,8 @@ def _cell(rows: Sequence[PublishedRow], key: str) -> Cell:
     The cell shows the rows' common number. If the rows disagree, it shows all different numbers with their sources.
     """
     plain = "/".join(key.split("/")[:2])  # a number printed without a condition counts for every condition
-    by_value: dict[Decimal, list[PublishedRow]] = {}
-    for row in rows:
-        value = row.values.get(key, row.values.get(plain))
-        if value is not None:
-            by_value.setdefault(value, []).append(row)
+    printed = [(row, row.values.get(key, row.values.get(plain))) for row in rows]
+    by_value = {value: [row for row, other in printed if other == value] for _, value in printed if value is not None}
     if len(by_value) < 2:
         return _own_cell(next(iter(by_value), None))
     papers = [row.paper.key for row in rows]
@@ -177,7 +159,7 @@ def _cell(rows: Sequence[PublishedRow], key: str) -> Cell:
 
 def _add_measured(table: Table, heading: str, measured: Measured, layout: TableLayout) -> list[list[Cell]]:
     cells = measured.cells()
-    mark_best(cells, [column.best for column in layout.columns.values()])
+    tables.mark_best(cells, [column.best for column in layout.columns.values()])
     table.names += measured.names
     table.cells += cells
     seeds = [max(len(rows) for rows in line) for line in measured.seeds]
@@ -202,14 +184,14 @@ def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[st
     could not be compared with a published average.
     """
     named = list(dict.fromkeys(filter(None, (column.collection for column in layout.columns.values()))))
-    whole = [row for row in wholes(rows) if row.collection in named]
+    whole = [row for row in tables.wholes(rows) if row.collection in named]
     parts = {name: sorted({row.collection for row in rows if row.collection.startswith(f"{name}/")}) for name in named}
     notes = [f"{name}: the mean of {', '.join(own)}." for name, own in parts.items() if own and whole]
     wanted = [name for name in named if name != AVERAGE]
     if AVERAGE not in named:
         return whole, notes
     counted = [row for row in (*rows, *whole) if row.collection in wanted] if wanted else list(rows)
-    done = averages(counted) if not wanted or {row.collection for row in counted} == set(wanted) else []
+    done = tables.averages(counted) if not wanted or {row.collection for row in counted} == set(wanted) else []
     for name in {row.name for row in counted} - {row.name for row in done} if wanted else ():
         number = len({row.collection for row in counted if row.name == name})
         notes.append(f"No average of {name}: {number_of(number, f'of the {len(wanted)} collections were')} measured.")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from condensery.evaluation.metrics import Evaluation
-from condensery.evaluation.significance import CHANCE, FEW, Test, compare, holm
+from condensery.evaluation.significance import CHANCE, FEW, compare, holm
 from condensery.reporting.results import Row
-from condensery.reporting.table import Comparison, Measured, over_seeds
+from condensery.reporting.table import Comparison, Measured, Significance, over_seeds
 from condensery.retrieval.indexes.interface import UNMATCHED
 
 BM25 = "bm25"  # kind of the stage that builds a BM25 index
@@ -41,82 +41,80 @@ class Lines:
         metric: the first metric of the table.
         measured: the rows, grouped by name.
         systems: one summary for each line. It is empty if the lines cannot be compared.
+        how: the table's baseline, significance test and level.
+        tested: the table's comparisons with its baseline.
         left_out: one sentence for each row that is excluded from all comparisons. Each sentence begins with a space.
     """
 
     metric: str
     measured: Measured
     systems: Sequence[SummaryRow]
+    how: Significance
+    tested: Sequence[Comparison] = ()
     left_out: str = ""
 
+    def p_values(self, reference: int) -> dict[int, float]:
+        """Test all other lines against the line ``reference``, and return index -> Holm-corrected p-value."""
+        others = [i for i in range(len(self.systems)) if i != reference]
+        against, how = self.systems[reference].evaluation, self.how
+        found = [compare(self.systems[i].evaluation, against, self.metric, how.test)[1] for i in others]
+        return dict(zip(others, holm(found), strict=True))
 
-def conclusion(
-    rows: Sequence[Row],
-    kinds: Mapping[str, str],
-    baseline: str | None = None,
-    tested: Sequence[Comparison] = (),
-    test: Test = "randomisation",
-    level: float = 0.01,
-) -> str:
+    def p_value(self, at: int, reference: int) -> float:
+        """Return the p-value of a line against the line ``reference``.
+
+        If the table already contains this test, its p-value is used. Otherwise the p-value is Holm-corrected over the tests
+        of all lines against the reference, because the best of many lines may be ahead only by chance.
+        """
+        columns = [(one.name, one.column) for one in self.tested]
+        column = self.systems[at].name, self.metric
+        if column in columns and self.measured.baseline_of(at, self.how.baseline) == reference:
+            return self.tested[columns.index(column)].p
+        return self.p_values(reference)[at]
+
+
+def conclusion(lines: Lines) -> str:
     """Return a sentence on the best row by the first metric.
 
     If this sentence does not mention the best dense row, a second sentence compares that row with BM25.
 
-    The best row is compared with a reference: the best BM25 row, else the table's ``baseline``, else the first row. If the
-    best row itself is the reference, it is compared with the second best row. A BM25 row is excluded from all comparisons if
-    most of its queries share no term with any passage.
-
-    If the table already contains this test, its p-value is used. Otherwise the p-value is Holm-corrected over the tests of
-    all rows against the reference, because the best of many rows may be ahead only by chance.
-
-    Args:
-        rows: the rows of the table; failed rows are ignored.
-        kinds: artifact of a row -> kind of the stage that built its index. A row without a kind is not a retriever.
-        baseline: name of the table's baseline.
-        tested: the table's comparisons with its baseline.
-        test: significance test over queries.
-        level: significance level.
+    The best row is compared with a reference: the best BM25 row, else the table's baseline, else the first row. If the best
+    row itself is the reference, it is compared with the second best row. A BM25 row is excluded from all comparisons if most
+    of its queries share no term with any passage.
 
     Returns:
         The sentences; empty if there is nothing to compare. That is the case for fewer than two rows, for rows with
         different collections, splits or sets of queries, and for a row without per-query values.
     """
-    lines = lines_of(rows, kinds)
-    metric, measured, systems, left_out = lines.metric, lines.measured, lines.systems, lines.left_out
+    systems = lines.systems
     if len(systems) < 2:
-        return left_out.lstrip()
+        return lines.left_out.lstrip()
     best = _best(systems)
-    reference = _reference(systems, best, measured, baseline)
+    reference = _reference(lines, best)
     other = reference if reference != best else _best(systems, but=[best])
-    against = other if reference == best else best  # the line that is tested against the reference
-    p = None
-    if baseline is not None and measured.baseline_of(against, baseline) == reference:
-        p = next((one.p for one in tested if (one.name, one.column) == (systems[against].name, metric)), None)
-    if p is None:
-        p = p_values(systems, reference, metric, test)[against]
-    queries = len(systems[best].evaluation.query_ids)
-    return (
-        _on_the_best(systems[best], systems[other], reference == best, metric, p, level, queries)
-        + _on_dense(systems, {best, other})
-        + left_out
-    )
+    p = lines.p_value(other if reference == best else best, reference)
+    return _on_the_best(lines, best, other, reference == best, p) + _on_dense(systems, {best, other}) + lines.left_out
 
 
-def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
+def lines_of(
+    rows: Sequence[Row], kinds: Mapping[str, str], how: Significance, tested: Sequence[Comparison] = ()
+) -> Lines:
     """Return the measured rows that can be compared, arranged as in the table.
 
-    Rows with the same name and different seeds form one line. ``kinds`` is explained at ``conclusion``.
+    Rows with the same name and different seeds form one line.
+
+    Args:
+        rows: the rows of the table; failed rows are ignored.
+        kinds: artifact of a row -> kind of the stage that built its index. A row without a kind is not a retriever.
+        how, tested: as in ``Lines``.
     """
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
     if not _comparable(rows, kinds, metric):
-        return Lines(metric, Measured([], [metric], []), [])
+        return Lines(metric, Measured([], [metric], []), [], how)
     unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
     left_out = "".join(f" {name} is compared with no row, because most queries {UNMATCHED}." for name in unmatched)
-    named: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.name not in unmatched:
-            named.setdefault(row.name, []).append(row)
+    named = {one.name: [row for row in rows if row.name == one.name] for one in rows if one.name not in unmatched}
     measured = Measured(list(named), [metric], [[seeds] for seeds in named.values()])
     systems = []
     for name, seeds in named.items():
@@ -124,7 +122,7 @@ def lines_of(rows: Sequence[Row], kinds: Mapping[str, str]) -> Lines:
         assert evaluation is not None, "`_comparable` saw to it"
         mean = float(np.mean([row.metrics[metric] for row in seeds]))
         systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
-    return Lines(metric, measured, systems, left_out)
+    return Lines(metric, measured, systems, how, tested, left_out)
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:
@@ -152,25 +150,17 @@ def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but
     return max(places, key=lambda i: (systems[i].mean, i))
 
 
-def _reference(systems: Sequence[SummaryRow], best: int, measured: Measured, baseline: str | None) -> int:
-    if lexical := [i for i, system in enumerate(systems) if system.kind == BM25]:
-        return _best(systems, lexical)
-    known = measured.baseline_of(best, baseline) if baseline is not None else None
-    return 0 if known is None else known
+def _reference(lines: Lines, best: int) -> int:
+    if lexical := [i for i, system in enumerate(lines.systems) if system.kind == BM25]:
+        return _best(lines.systems, lexical)
+    return lines.measured.baseline_of(best, lines.how.baseline) or 0
 
 
-def p_values(systems: Sequence[SummaryRow], reference: int, metric: str, test: Test) -> dict[int, float]:
-    """Test all other systems against the reference, and return index -> Holm-corrected p-value."""
-    others = [i for i in range(len(systems)) if i != reference]
-    found = [compare(systems[i].evaluation, systems[reference].evaluation, metric, test)[1] for i in others]
-    return dict(zip(others, holm(found), strict=True))
-
-
-def _on_the_best(
-    best: SummaryRow, other: SummaryRow, other_is_next: bool, metric: str, p: float, level: float, queries: int
-) -> str:
+def _on_the_best(lines: Lines, at: int, against: int, is_next: bool, p: float) -> str:
+    best, other, metric, level = lines.systems[at], lines.systems[against], lines.metric, lines.how.level
+    queries = len(best.evaluation.query_ids)
     if p < level:
-        whom = f"the next, {other.name}" if other_is_next else other.name
+        whom = f"the next, {other.name}" if is_next else other.name
         return f"{best.name} is ahead of {whom}: {metric} {_percent(best)} against {_percent(other)} (p < {level:g})."
     few = f" {CHANCE.capitalize()}." if queries < FEW else ""
     if math.isclose(best.mean, other.mean, abs_tol=1e-12):

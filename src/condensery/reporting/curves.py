@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.reporting.drawing import STYLES, Figure, canvas, legend, save, with_room
-from condensery.system.files import open_text
+from condensery.system.files import check_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,8 @@ def read_curves(path: Path) -> dict[str, Curve]:
         UserError: the file is missing or has no column ``step``.
     """
     points: dict[str, dict[float, float]] = {}
-    with open_text(path) as stream:
+    check_file(path)
+    with open(path, encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         if "step" not in (reader.fieldnames or ()):
             raise UserError(f"{path}: no column 'step', this is not a metrics.csv")
@@ -63,11 +64,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
                 value = _number(text)
                 if name and value is not None:
                     points.setdefault(name, {})[step] = value
-    curves = {}
-    for name, by_step in points.items():
-        pairs = np.array(sorted(by_step.items()))
-        curves[name] = Curve(pairs[:, 0], pairs[:, 1])
-    return curves
+    return {name: Curve(*np.array(sorted(by_step.items())).T) for name, by_step in points.items()}
 
 
 def _number(text: object) -> float | None:

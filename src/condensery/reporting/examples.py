@@ -49,21 +49,6 @@ class EvaluatedRow:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The metric and the two rows by which questions are chosen.
-
-    Attributes:
-        metric: name of the metric.
-        best: index of the best row.
-        other: index of the row with which the best row is compared; None if there is only one row.
-    """
-
-    metric: str
-    best: int
-    other: int | None
-
-
-@dataclass(frozen=True)
 class Shown:
     """A passage for display: its id, and the beginnings of its title and text."""
 
@@ -161,11 +146,12 @@ class Examples:
         return {"rule": self.rule, **asdict(self)}
 
 
-def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compared:
-    """Return the two rows by which the questions are chosen: the best row other than BM25, and BM25.
+def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> tuple[str, int, int | None]:
+    """Return the metric by which the questions are chosen, and the indices of two rows: the best row but BM25, and BM25.
 
-    Of several rows with the highest mean, the last is the best. If there is no BM25 row, the best row is compared with the
-    first row, or with the second row if the first is the best. The metric is the first metric of the evaluations.
+    The second index is None if there is only one row. Of several rows with the highest mean, the last is the best. If there
+    is no BM25 row, the best row is compared with the first row, or with the second row if the first is the best. The metric
+    is the first metric of the evaluations.
 
     Args:
         evaluations: evaluation of each row.
@@ -176,7 +162,7 @@ def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> Compare
     rows = range(len(evaluations))
     best = max([i for i in rows if not bm25[i]] or rows, key=lambda i: (means[i], i))
     others = sorted((i for i in rows if i != best), key=lambda i: not bm25[i])  # BM25 first, else as in the table
-    return Compared(metric, best, others[0] if others else None)
+    return metric, best, others[0] if others else None
 
 
 def choose(
@@ -233,14 +219,14 @@ def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str
     damaged or do not belong together.
     """
     evaluations = [Evaluation.load(system.folder / EVALUATION) for system in systems]
-    rows = compared(evaluations, [system.bm25 for system in systems])
+    metric, best, other = compared(evaluations, [system.bm25 for system in systems])
     for system, one in zip(systems, evaluations, strict=True):
-        if one.query_ids != evaluations[0].query_ids or rows.metric not in one.per_query:
+        if one.query_ids != evaluations[0].query_ids or metric not in one.per_query:
             raise UserError(f"{system.folder / EVALUATION}: has other questions than the table; {RECOMPUTE}")
-    ids, values = evaluations[0].query_ids, np.stack([one.per_query[rows.metric] for one in evaluations])
-    chosen = choose(ids, values, rows.best, rows.other)
+    ids, values = evaluations[0].query_ids, np.stack([one.per_query[metric] for one in evaluations])
+    chosen = choose(ids, values, best, other)
     rankings = [rankings_of(system.folder / RUN, [ids[place] for place, _ in chosen]) for system in systems]
-    questions = _Questions(collection, split, split_metric(rows.metric)[0] == HIT)
+    questions = _Questions(collection, split, split_metric(metric)[0] == HIT)
     items = [
         questions.example(kind, ids[place], [
             (system, float(values[i, place]), rankings[i][ids[place]]) for i, system in enumerate(systems)
@@ -248,8 +234,8 @@ def examples(systems: Sequence[EvaluatedRow], collection: Collection, split: str
         for place, kind in chosen
     ]  # fmt: skip
     names = [system.name for system in systems]
-    other = None if rows.other is None else names[rows.other]
-    return Examples(collection.name, split, rows.metric, names[rows.best], other, items, questions.by_answers)
+    against = None if other is None else names[other]
+    return Examples(collection.name, split, metric, names[best], against, items, questions.by_answers)
 
 
 class _Questions:

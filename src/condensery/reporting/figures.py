@@ -187,14 +187,10 @@ def draw_losses(stem: Path, title: str, caption: str, lines: Sequence[Line], x_l
     Each configuration has one line, with a band of one standard deviation over its runs.
     """
     with canvas(3.4 + 0.14 * len(lines)) as drawn:
-        axes = drawn.subplots()
-        axes.set_title(title)
+        axes = _stack(drawn, title, {"training loss (nats, log scale)": lines}, x_label)
         axes.set_yscale("log")
-        known = _lines(axes, lines)
         _log_losses(axes, lines)
         _from_the_start(axes, whole=x_label != "epoch")
-        axes.set(xlabel=x_label, ylabel="training loss (nats, log scale)")
-        legend(drawn, list(known.values()), list(known))
         return _finish(drawn, stem, title, caption, {"": lines})
 
 
@@ -240,12 +236,8 @@ def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:
     return list(dict.fromkeys(line.label for lines in panels.values() for line in lines))
 
 
-def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] | None = None) -> dict[str, Any]:
-    """Draw the lines, and return label -> artist for the legend.
-
-    ``labels``: labels of all panels; None = the labels of this panel.
-    """
-    labels = _labels({"": lines}) if labels is None else labels
+def _lines(axes: "Axes", lines: Sequence[Line], labels: Sequence[str]) -> dict[str, Any]:
+    """Draw the lines, and return label -> artist for the legend. ``labels``: labels of all panels."""
     if len(labels) > len(STYLES):
         raise UserError(f"{len(labels)} lines, but only {len(STYLES)} can be told apart; name fewer of them")
     return {line.label: _line(axes, line, labels.index(line.label), len(labels)) for line in lines}

@@ -28,8 +28,6 @@ def _shown(value: Any) -> Any:
 @cache
 def macros(name: str) -> Any:
     """Return the macros of a template as functions, which return ``Markup``."""
-    return (
-        Environment(loader=FunctionLoader(template), autoescape=True, undefined=StrictUndefined, finalize=_shown)
-        .get_template(name)
-        .module
-    )
+    loader = FunctionLoader(template)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_shown)
+    return environment.get_template(name).module

@@ -9,9 +9,8 @@ click on a column heading sorts the table. Without scripts, the page has the sam
 import base64
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -25,9 +24,8 @@ from condensery.reporting.html import TEMPLATES, macros
 from condensery.reporting.panels import panel
 from condensery.reporting.plain import one_line
 from condensery.reporting.results import Row
-from condensery.reporting.table import MARK, MISSING, Block, Table
-from condensery.reporting.table_formats import ABOUT_COMPARED, COMPARED, SOURCE, one_lined
-from condensery.system.files import write_text
+from condensery.reporting.table import MARK, MISSING, Table
+from condensery.reporting.table_formats import ABOUT_COMPARED, COMPARED, SOURCE, laid_out, one_lined
 from condensery.system.progress import clock
 
 STYLE, SCRIPT = TEMPLATES / "page.css", TEMPLATES / "page.js"
@@ -99,11 +97,6 @@ class Page:
     words: str = ""
 
 
-def write_page(page: Page, path: Path) -> None:
-    """Write the page to ``path``."""
-    write_text(path, html(page))
-
-
 def html(page: Page) -> str:
     """Return the complete HTML document of a page."""
     page_macros = macros("page.html")
@@ -148,25 +141,16 @@ def results_table(table: Table, places: Mapping[str, str] | None = None) -> Mark
         places: system -> HTML id of the element with the origin of its numbers. Measured numbers link to this id.
     """
     systems = [(places or {}).get(name, "") for name in table.names]
-    table = one_lined(table)
     cells = [
-        [(cell, "" if cell.published or cell.text == MISSING else system) for cell in line]
-        for line, system in zip(table.cells, systems, strict=True)
+        [replace(cell, place="" if cell.published or cell.text == MISSING else place) for cell in line]
+        for line, place in zip(table.cells, systems, strict=True)
     ]
-    header = ["", *table.header, *([SOURCE] if table.sources else [])]
-    bodies: list[tuple[Block, list[dict[str, Any]]]] = []
-    for block, those in table.by_block():
-        lines = [{"name": table.names[i], "cells": cells[i], "sources": table.sources[i : i + 1]} for i in those]
-        bodies.append((block, lines))
-    if table.turned and not table.blocks:
-        header, columns = ["", *table.names], zip(table.header, zip(*cells, strict=True), strict=True)
-        bodies = [
-            (Block("", len(table.header)), [{"name": name, "cells": column, "sources": ()} for name, column in columns])
-        ]
+    table = one_lined(replace(table, cells=cells, turned=table.turned and not table.blocks))
+    header, _, bodies, _ = laid_out(table)
     differences = [[one.name, one.column, *one.shown()] for one in table.comparisons]
     compared = (["", *COMPARED], differences, ABOUT_COMPARED)
-    markup: Markup = macros("page.html").results(table, header, bodies, compared, MARK, SOURCE)
-    return markup
+    headings = [cell.text for cell in header]
+    return Markup(macros("page.html").results(table, headings, bodies, compared, MARK, SOURCE))
 
 
 def _data(figure: Figure) -> str:

@@ -32,8 +32,7 @@ def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
     losses = losses_of(curves)
     shown = [curves[column] for column in [*losses, *([SCORE] if SCORE in curves else [])]]
     if not shown:
-        nothing: Markup = macros("panel.html").empty(name, place)
-        return nothing
+        return Markup(macros("panel.html").empty(name, place))
     last = max(float(curve.steps[-1]) for curve in shown)
     parts: list[dict[str, Any]] = []
     if losses:
@@ -53,8 +52,7 @@ def panel(name: str, curves: Mapping[str, Curve], place: str = "") -> Markup:
         score = {"points": points, "look": look, "marks": True, "text": f"{VALIDATION} {percent[-1]:.1f} %"}
         parts += [_scale(ticks, left=False), score]
     text = f"{name}: " + ", ".join(part["text"] for part in parts if "text" in part) + f" after {last:,.0f} steps"
-    markup: Markup = macros("panel.html").panel(name, place, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts)
-    return markup
+    return Markup(macros("panel.html").panel(name, place, text, (WIDTH, HEIGHT), LEFT, RIGHT, _steps(last), parts))
 
 
 def nice_ticks(low: float, high: float) -> list[float]:

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condensery.errors import number_of
-from condensery.evaluation.significance import CHANCE, FEW, Test, interval, queries_needed
+from condensery.evaluation.significance import CHANCE, FEW, interval, queries_needed
 from condensery.reporting.choice import HELD_OUT, Kept, choice
-from condensery.reporting.conclusion import BM25, Lines, lines_of, p_values
-from condensery.reporting.results import Row
-from condensery.reporting.table import Comparison, of_each_seed
+from condensery.reporting.conclusion import BM25, Lines
+from condensery.reporting.table import of_each_seed
 
 CLOSE = 0.01  # a simpler row that is further below the best row is never recommended, even if there are few queries
 SURE = 0.05  # trained weights that were kept with a lower p-value count as better than the initial weights
@@ -50,15 +49,7 @@ class Recommendation:
     text: str
 
 
-def recommendation(
-    rows: Sequence[Row],
-    kinds: Mapping[str, str],
-    made: Mapping[str, Made],
-    baseline: str | None = None,
-    tested: Sequence[Comparison] = (),
-    test: Test = "randomisation",
-    level: float = 0.01,
-) -> Recommendation | None:
+def recommendation(lines: Lines, made: Mapping[str, Made]) -> Recommendation | None:
     """Recommend the simplest row that is at most ``CLOSE`` below the highest mean, and not significantly below it.
 
     No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
@@ -72,20 +63,19 @@ def recommendation(
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
 
     Args:
-        rows, kinds, baseline, tested, test, level: as in ``conclusion``.
+        lines: the lines of the table.
         made: artifact of a row -> how the row was produced.
 
     Returns:
         The recommendation; None if the rows cannot be compared (see ``conclusion``).
     """
-    lines = lines_of(rows, kinds)
     if len(lines.systems) < 2:
         return None
-    words = _Words(lines, made, level, test)
+    words = _Words(lines, made)
     order = sorted(range(len(lines.systems)), key=words.simplicity)
     highest = max(order, key=words.mean)  # ties go to the simplest row
-    p_of = words.p_values(highest)
-    near = [at for at in order if at == highest or p_of[at] >= level]
+    p_of = lines.p_values(highest)
+    near = [at for at in order if at == highest or p_of[at] >= words.level]
     close = [at for at in near if words.mean(highest) - words.mean(at) <= CLOSE]
     use = next(at for at in close if not any(words.mean(other) > words.mean(at) for other in order[: order.index(at)]))
     why = worse = ""
@@ -96,9 +86,8 @@ def recommendation(
             use, why = at_expected, reason
         elif ": " in reason:
             worse = expected
-    on_training = [words.on_training(at, baseline, tested) for at in sorted(order)]
     sentences = [
-        *on_training,
+        *(words.on_training(at) for at in sorted(order)),
         words.on_use(use, [at for at in (order[0], near[0]) if at != highest], why),
         words.on_highest(highest, use, p_of, order),
         words.on_bias(use, why, worse),
@@ -109,8 +98,8 @@ def recommendation(
 class _Words:
     """Writes the sentences about the lines of a table (``conclusion.Lines``). The argument ``at`` is a line's index."""
 
-    def __init__(self, lines: Lines, made: Mapping[str, Made], level: float, test: Test) -> None:
-        self.lines, self.level, self.test = lines, level, test
+    def __init__(self, lines: Lines, made: Mapping[str, Made]) -> None:
+        self.lines, self.level = lines, lines.how.level
         self.queries = len(lines.systems[0].evaluation.query_ids)
         # the first seed that kept trained weights; if none did, the first seed
         seeds = ([made[row.artifact] for row in of[0]] for of in lines.measured.seeds)
@@ -128,26 +117,21 @@ class _Words:
         of_test_alone = made.trained and made.kept is None
         return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
 
-    def p_values(self, reference: int) -> dict[int, float]:
-        """Return the p-value of every other line against the line ``reference``."""
-        return p_values(self.lines.systems, reference, self.lines.metric, self.test)
-
-    def on_training(self, at: int, baseline: str | None, tested: Sequence[Comparison]) -> str:
+    def on_training(self, at: int) -> str:
         """Return a sentence that compares a line's trained encoder with its baseline.
 
         The sentence is empty if ``keep_best`` did not choose the encoder, if the encoder is fused with other parts, or if
         there is no baseline.
         """
         made = self.made[at]
-        against = None if baseline is None else self.lines.measured.baseline_of(at, baseline)
+        against = self.lines.measured.baseline_of(at, self.lines.how.baseline)
         if made.kept is None or len(made.parts) > 1 or against is None:
             return ""
         if not made.trained:
             same = made.parts == self.made[against].parts
             what = f"has the weights of {self.name(against)}" if same else "has the initial weights"
             return f"{self.name(at)} {what}, because no trained weights are kept. {choice(made.kept)}."
-        p = next((one.p for one in tested if (one.name, one.column) == (self.name(at), self.lines.metric)), None)
-        p = self.p_values(against)[at] if p is None else p
+        p = self.lines.p_value(at, against)
         for_what = f"for {_duration(made.seconds)} of training"
         direction = "is ahead of" if self.mean(at) > self.mean(against) else "is behind"
         relation = direction if p < self.level else "does not differ significantly from"
@@ -164,7 +148,7 @@ class _Words:
         parts = [f"Use {self.name(use)}{why}", figure] if why else [f"Use {self.name(use)}: {figure}"]
         for other in dict.fromkeys(simpler):
             if other != use:
-                lead = self._told(use, other, self.p_values(other)[use])
+                lead = self._told(use, other, self.lines.p_values(other)[use])
                 parts.append(f"{self.name(other)} has {100 * self.mean(other):.1f}, {lead}")
         return "; ".join(parts) + "."
 

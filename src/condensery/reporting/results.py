@@ -7,29 +7,15 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from condensery.system.files import inside, read_as, write_json
 
 Metric = Annotated[float, Field(ge=-1e6, le=1e6)]  # ranking metrics are in [0, 1], correlations in [-1, 1]
 Cost = Annotated[float, Field(ge=-1e15, le=1e15)]
-
-
-class _Entry(BaseModel):
-    """A row in ``results.json``."""
-
-    row: str
-    collection: str
-    split: str
-    metrics: dict[str, Metric]
-    seed: int | None
-    artifact: str
-    failed: str = ""
-    warnings: list[str] = []
-    recommended: str = ""
-    costs: dict[str, Cost] = {}
-    system: str = ""
-    settings: dict[str, list[str]] = {}
+Unwritten = Field(exclude=True)  # marks a field that is read from the artifact
+# keys of an entry that are written even if their values are empty
+ALWAYS = ("row", "collection", "split", "metrics", "seed", "artifact")
 
 
 @dataclass(frozen=True)
@@ -53,35 +39,35 @@ class Row:
             read from the artifacts, and are not written.
     """
 
-    name: str
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+
+    name: Annotated[str, Field(alias="row")]
     collection: str
     split: str
-    metrics: dict[str, float]
-    per_query: dict[str, NDArray[np.float64]] = field(default_factory=dict, compare=False)
-    query_ids: Sequence[str] = field(default=(), compare=False)
+    metrics: dict[str, Metric]
+    per_query: Annotated[dict[str, NDArray[np.float64]], Unwritten] = field(default_factory=dict, compare=False)
+    query_ids: Annotated[Sequence[str], Unwritten] = field(default=(), compare=False)
     seed: int | None = None
     artifact: str = ""
     failed: str = ""
-    system: str = ""
-    settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
-    configs: dict[str, list[str]] = field(default_factory=dict, compare=False)
     warnings: Sequence[str] = field(default=(), compare=False)
     recommended: str = field(default="", compare=False)
-    costs: dict[str, float] = field(default_factory=dict, compare=False)
+    costs: dict[str, Cost] = field(default_factory=dict, compare=False)
+    system: str = ""
+    settings: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    configs: Annotated[dict[str, list[str]], Unwritten] = field(default_factory=dict, compare=False)
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
     """Write the rows as ``results.json``. Their per-query values are left out, because the artifacts contain them."""
-    names = _Entry.model_fields.keys() - {"row"}
-    entries = [_Entry(row=row.name, **{name: getattr(row, name) for name in names}) for row in rows]
-    write_json(path, [entry.model_dump(exclude_defaults=True) for entry in entries])
+    entries = TypeAdapter(list[Row]).dump_python([*rows], mode="json", by_alias=True)
+    write_json(path, [{key: value for key, value in one.items() if value or key in ALWAYS} for one in entries])
 
 
 def read_results(path: Path) -> list[Row]:
     """Read the rows that ``write_results`` wrote. Raises ``UserError``, which names the invalid entry and field."""
-    rows = []
-    for number, entry in enumerate(read_as(path, list[_Entry])):
-        if entry.artifact:
-            inside(Path("artifacts"), entry.artifact, f"{path}: entry {number}")
-        rows.append(Row(name=entry.row, **entry.model_dump(exclude={"row"})))
+    rows = read_as(path, list[Row])
+    for number, row in enumerate(rows):
+        if row.artifact:
+            inside(Path("artifacts"), row.artifact, f"{path}: entry {number}")
     return rows

@@ -14,8 +14,7 @@ from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.text.sheets import cell
 
-SCORES = ("score", "score of the positive", "ratio")
-COLUMNS = (RELEVANT, QUERY_TEXT, PASSAGE_TEXT, "positive", *SCORES, QUERY, PASSAGE)
+COLUMNS = (RELEVANT, QUERY_TEXT, PASSAGE_TEXT, "positive", "score", "score of the positive", "ratio", QUERY, PASSAGE)
 FILE = "suspects.json"
 SHOWN, PRINTED = 30, 10  # maximum number of suspects on a page, and in a terminal
 

@@ -32,12 +32,12 @@ class Significance:
     """Settings of the significance test.
 
     Attributes:
-        baseline: name of the line against which the other lines are tested.
+        baseline: name of the line against which the other lines are tested; None = nothing is tested.
         test: the significance test.
         level: significance level, with which the Holm-corrected p-value is compared.
     """
 
-    baseline: str
+    baseline: str | None = None
     test: Test = "randomisation"
     level: float = 0.01
 
@@ -78,6 +78,7 @@ class Cell:
         published: whether the number is printed in a paper, not measured here.
         number: the number shown, by which ``best`` is decided; ``None`` if there is none.
         p: Holm-corrected p-value against the baseline; ``None`` if there was no test.
+        place: on a page, the HTML id of the element with the origin of the number; otherwise empty.
     """
 
     text: str = MISSING
@@ -86,6 +87,7 @@ class Cell:
     published: bool = False
     number: float | None = None
     p: float | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,15 +288,17 @@ class Measured:
         """Return the cells of each line, in percent, with the standard deviation over the seeds."""
         return [[_cell(rows, metric) for rows, metric in zip(line, self.metrics, strict=True)] for line in self.seeds]
 
-    def known(self, baseline: str) -> bool:
+    def known(self, baseline: str | None) -> bool:
         """Return whether any line can be tested against the row named ``baseline``."""
         return any(self.baseline_of(at, baseline) is not None for at in range(len(self.names)))
 
-    def baseline_of(self, at: int, baseline: str) -> int | None:
+    def baseline_of(self, at: int, baseline: str | None) -> int | None:
         """Return the index of the line against which the line with index ``at`` is tested; None if there is none.
 
         In a sweep, it is the line of the baseline with the same settings. Otherwise, it is the line named ``baseline``.
         """
+        if baseline is None:
+            return None
         name = self.names[at]
         system = next((row.system for rows in self.seeds[at] for row in rows if row.system), name)
         wanted = (name.removesuffix(system) + baseline, baseline)
@@ -316,18 +320,17 @@ def _cell(seeds: Sequence[Row], metric: str) -> Cell:
     return Cell(f"{mean} ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else mean, number=float(mean))
 
 
-def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best] = (), within: float = 0.0) -> None:
+def mark_best(cells: Sequence[Sequence[Cell]], best: Sequence[Best], within: float = 0.0) -> None:
     """Mark the best number of each column.
 
     Numbers that are equal after rounding are all marked. If a column has only one number, it is not marked.
 
     Args:
         cells: cells of each line.
-        best: for each column, which number is the best; empty = the highest number in all columns.
+        best: for each column, which number is the best.
         within: maximum difference from the best number at which another number is also marked.
     """
-    for at, column in enumerate(zip(*cells, strict=True)):
-        wanted = best[at] if best else "highest"
+    for wanted, column in zip(best, zip(*cells, strict=True), strict=False):
         shown = [(cell.number, cell) for cell in column if cell.number is not None]
         if len(shown) > 1 and wanted != "none":
             choose: Callable[..., float] = max if wanted == "highest" else min

@@ -81,7 +81,7 @@ def markdown(table: Table) -> str:
     """Return the table in Markdown, with its conclusion, its notes and the differences from the baseline."""
     table = one_lined(table)
     title = re.sub(r"#+$", r"\\\g<0>", escape_markdown(table.title))  # else a final "#" would disappear
-    header, above, body, left = _laid_out(table)
+    header, above, body, left = laid_out(table)
     lines = [header, *above]
     for block, own in body:
         if block.heading:
@@ -96,7 +96,7 @@ def markdown(table: Table) -> str:
     return "\n".join(text).rstrip() + "\n"
 
 
-class _Layout(NamedTuple):
+class Layout(NamedTuple):
     """The lines of a table as the formats show them.
 
     Attributes:
@@ -112,19 +112,20 @@ class _Layout(NamedTuple):
     left: set[int]
 
 
-def _laid_out(table: Table) -> _Layout:
+def laid_out(table: Table) -> Layout:
+    """Return the lines of a table, transposed if ``table.turned``."""
     names = [Cell(table.names[i], published=block.published) for block, places in table.by_block() for i in places]
     if table.turned:
         lines = [[Cell(label), *(line[at] for line in table.cells)] for at, label in enumerate(table.header)]
         headings = [block.heading for block, places in table.by_block() for _ in places]
         above = [["", *headings], [SOURCE, *table.sources]] if table.sources else []
         body = [(Block("", len(lines)), lines)]
-        return _Layout([Cell(""), *names], [[Cell(text) for text in line] for line in above], body, {0})
+        return Layout([Cell(""), *names], [[Cell(text) for text in line] for line in above], body, {0})
     sources = [[Cell(text)] for text in table.sources] or [[]] * len(names)
     lines = [[name, *cells, *source] for name, cells, source in zip(names, table.cells, sources, strict=True)]
     header = [Cell(text) for text in ("", *table.header, *[SOURCE] * bool(table.sources))]
     body = [(block, [lines[i] for i in places]) for block, places in table.by_block()]
-    return _Layout(header, [], body, {0, len(table.header) + 1} if table.sources else {0})
+    return Layout(header, [], body, {0, len(table.header) + 1} if table.sources else {0})
 
 
 def _heading(block: Block) -> Cell:
@@ -164,7 +165,7 @@ def latex(table: Table) -> str:
     A table that is wider than the text is scaled down.
     """
     table = one_lined(table)
-    header, above, by_block, left = _laid_out(table)
+    header, above, by_block, left = laid_out(table)
     columns = "".join("l" if at in left else "r" for at in range(len(header)))
     body = [_latex_line(header)]
     if above:
@@ -273,7 +274,7 @@ def show(table: Table, console: Console | None = None) -> None:
         console = Console()
         if not console.is_terminal:
             console.width = LINE
-    header, above, body, left = _laid_out(table)
+    header, above, body, left = laid_out(table)
     shown = RichTable(title=Text(table.title), title_justify="left")
     for at, cell in enumerate(header):
         shown.add_column(_text(cell), justify="left" if at in left else "right")

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from condensery.errors import UserError, close_to
+from condensery.errors import UserError, check_known
 from condensery.keys import Keys, Text
 from condensery.reporting.published import PublishedRow, find
 
@@ -53,6 +53,14 @@ class OwnRow(Keys):
 References = Annotated[list[Text], Field(min_length=1), BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
 
+def _exist(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        list(published_rows(value))
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 class TableLayout(Keys):
     """The layout of a table. Without columns, the table shows all measured numbers and no published numbers.
 
@@ -68,19 +76,10 @@ class TableLayout(Keys):
 
     title: Text | None
     columns: dict[Text, ColumnLayout]
-    published: dict[Text, dict[Text, OwnRow | References]]
+    published: Annotated[dict[Text, dict[Text, OwnRow | References]], AfterValidator(_exist)]
     within: Annotated[float, Field(ge=0)]
     test: Literal["randomisation", "t"]
     level: Annotated[float, Field(gt=0, lt=1)]
-
-    @field_validator("published")
-    @classmethod
-    def _exists(cls, value: dict[str, Any]) -> dict[str, Any]:
-        try:
-            list(published_rows(value))
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        return value
 
     @model_validator(mode="after")
     def _has_columns_for_its_rows(self) -> Self:
@@ -89,19 +88,14 @@ class TableLayout(Keys):
         rows = [row for _, _, rows in published_rows(self.published) for row in rows]
         known = {key for row in rows for key in row.table.keys()}  # noqa: SIM118  (a method, not a dictionary)
         for label, column in self.columns.items():
-            if known and column.published is not None and column.published not in known:
-                raise ValueError(
-                    f"columns.{label}.published: no table of the published rows has a column {column.published!r}"
-                    f"{close_to(column.published, known)}"
-                )
+            if known and column.published is not None:
+                missing = f"no table of the published rows has a column {column.published!r}"
+                check_known(column.published, known, f"columns.{label}.published: {missing}", ValueError)
         for named in self.published.values():
             for name, row in named.items():
                 for label in row.values if isinstance(row, OwnRow) else ():
-                    if label not in self.columns:
-                        raise ValueError(
-                            f"published: the row {name!r} has a number for {label!r}, which is no column of the table"
-                            f"{close_to(label, self.columns)}"
-                        )
+                    missing = f"the row {name!r} has a number for {label!r}, which is no column of the table"
+                    check_known(label, self.columns, f"published: {missing}", ValueError)
         return self
 
 

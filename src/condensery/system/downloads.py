@@ -1,8 +1,10 @@
-"""Helpers for downloads: the digest of a file, a check of the free disk space, sizes in words."""
+"""Helpers for downloads: the digest of a file, a check of the free disk space."""
 
 import shutil
 from pathlib import Path
 from typing import Any
+
+from rich.filesize import decimal as as_bytes
 
 from condensery.errors import UserError
 from condensery.system.files import existing
@@ -24,11 +26,3 @@ def check_room(folder: Path, size: int, key: str) -> None:
     folder = existing(folder)
     if size > (free := shutil.disk_usage(folder).free):
         raise UserError(f"{key}: the download needs {as_bytes(size)}, but {folder} has only {as_bytes(free)} free")
-
-
-def as_bytes(size: float) -> str:
-    """Return a number of bytes in a readable unit: ``1.1 GB`` is 1.1 x 10^9."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size:.0f} bytes"

@@ -1,7 +1,6 @@
 """Write files atomically, read files with clear error messages, and hash their content."""
 
 import errno
-import gzip
 import hashlib
 import json
 import os
@@ -9,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from condensery.errors import DISK, UserError, shown
 from condensery.system.inputs import fault
@@ -201,15 +200,6 @@ def inside(folder: Path, name: Any, where: str | Path) -> Path:
     if not isinstance(name, str) or not name or "\0" in name or {"..", "/"} & {*PurePosixPath(name).parts}:
         raise UserError(f"{where}: {name!r} does not name a file or folder in {folder}; was it edited by hand?")
     return folder / name
-
-
-@contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file, plain or gzip (by its extension). Raises ``UserError`` for a missing file."""
-    check_file(path)
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8", newline="\n") as stream:
-        yield stream
 
 
 def content_hash(path: Path) -> str:

@@ -9,30 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import TypeAdapter
 
 from condensery.errors import UserError
-from condensery.pipeline.figure_config import (
-    AttentionEntropyFigure,
-    DifferencesFigure,
-    FigureConfig,
-    Figures,
-    FirstEpochsFigure,
-    ScoreByCostFigure,
-    ScoreBySizeFigure,
-    ScoreByStepsFigure,
-    TrainingFigure,
-)
+from condensery.pipeline import figure_config as config
 from condensery.pipeline.reports.page_content import artifacts_of
 from condensery.pipeline.reports.row_origins import costs_of
 from condensery.reporting import figures as pictures
 from condensery.reporting.curves import LOSS, SCORE, Curve, read_curves
 from condensery.reporting.drawing import Figure
-from condensery.reporting.figures import (
-    Line,
-    draw_differences,
-    draw_scores,
-    draw_training,
-    equal_quality,
-    line_of_curves,
-)
+from condensery.reporting.figures import Line
 from condensery.reporting.results import Row, read_results
 from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
@@ -40,7 +23,7 @@ from condensery.system.files import read_json
 
 Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
-ByAmount = ScoreBySizeFigure | ScoreByStepsFigure | ScoreByCostFigure
+ByAmount = config.ScoreBySizeFigure | config.ScoreByStepsFigure | config.ScoreByCostFigure
 FOLDER = "figures"  # subfolder of the run's or sweep's folder
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
@@ -87,13 +70,13 @@ class FigureJob:
         return Artifact(self.folder.parents[1] / "artifacts" / row.artifact)
 
 
-def read_figures(value: Any) -> dict[str, FigureConfig]:
+def read_figures(value: Any) -> dict[str, config.FigureConfig]:
     """Return the key ``figures`` of a composed and checked config, as configs."""
-    return TypeAdapter[dict[str, FigureConfig]](Figures).validate_python(value)
+    return TypeAdapter[dict[str, config.FigureConfig]](config.Figures).validate_python(value)
 
 
 def draw_figures(
-    figures: Mapping[str, FigureConfig],
+    figures: Mapping[str, config.FigureConfig],
     jobs: Sequence[FigureJob],
     tables: Sequence[Table],
     folder: Path,
@@ -116,14 +99,14 @@ def draw_figures(
     """
     drawn, faults = [], []
     for name, figure in figures.items():
-        if not swept and isinstance(figure, ScoreBySizeFigure | ScoreByStepsFigure):
+        if not swept and isinstance(figure, config.ScoreBySizeFigure | config.ScoreByStepsFigure):
             print(f"figures.{name}: not drawn: this figure needs a sweep (-m)", flush=True)
             continue
-        if isinstance(figure, DifferencesFigure) and not any(table.comparisons for table in tables):
+        if isinstance(figure, config.DifferencesFigure) and not any(table.comparisons for table in tables):
             print(f"figures.{name}: not drawn: the table compares no row with a baseline (table.baseline)", flush=True)
             continue
         try:
-            drawn.append(draw(name, figure, jobs, tables, folder / FOLDER / name))
+            drawn.append(draw(figure, jobs, tables, folder / FOLDER / name))
             shown = f"\n{drawn[-1].table}" if drawn[-1].table else ""
             print(f"figures/{name}.png, .svg: {drawn[-1].title}. {drawn[-1].caption}{shown}", flush=True)
         except UserError as error:
@@ -131,18 +114,18 @@ def draw_figures(
     return drawn, faults
 
 
-def draw(name: str, figure: FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
+def draw(figure: config.FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
     """Draw one figure into files that begin with ``stem``. Raises ``UserError`` if there is nothing to draw."""
-    if isinstance(figure, AttentionEntropyFigure):
+    if isinstance(figure, config.AttentionEntropyFigure):
         panels, even, texts = _entropy(figure, jobs)
         title = figure.title or "CLS attention entropy by layer"
         about = f"Mean over heads and {texts:,} texts{_over([line for lines in panels.values() for line in lines])}."
         return pictures.draw_entropy(stem, title, about, panels, even)
-    if isinstance(figure, DifferencesFigure):
+    if isinstance(figure, config.DifferencesFigure):
         return _draw_differences(figure, tables, stem)
     if isinstance(figure, ByAmount):
         return _draw_scores(figure, jobs, stem)
-    if isinstance(figure, FirstEpochsFigure):
+    if isinstance(figure, config.FirstEpochsFigure):
         lines, missing = _losses(figure, jobs)
         title = figure.title or "Training loss at the beginning"
         x_label = "optimisation step" if figure.epochs is None else "epoch"
@@ -165,7 +148,7 @@ def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
 # Scores
 
 
-def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: Path) -> Figure:
+def _draw_differences(figure: config.DifferencesFigure, tables: Sequence[Table], stem: Path) -> Figure:
     found = [one for table in tables for one in table.comparisons]
     metric = figure.metric or next((one.column for one in found), "")
     # a table of several collections has columns such as "docstrings MRR@10"
@@ -177,7 +160,7 @@ def _draw_differences(figure: DifferencesFigure, tables: Sequence[Table], stem: 
     about = (
         f"{metric}: difference from {baselines} in points, with its 95 % confidence interval over queries and seeds."
     )
-    return draw_differences(stem, figure.title or f"{metric} against {baselines}", about, wanted)
+    return pictures.draw_differences(stem, figure.title or f"{metric} against {baselines}", about, wanted)
 
 
 def _baseline(names: Sequence[str]) -> str:
@@ -207,10 +190,10 @@ def _draw_scores(figure: ByAmount, jobs: Sequence[FigureJob], stem: Path) -> Fig
     if not panels:
         known = sorted({one for job in jobs for row in job.rows for one in row.metrics})
         raise UserError(f"no row has {' or '.join(metrics) or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
-    if isinstance(figure, ScoreBySizeFigure):
+    if isinstance(figure, config.ScoreBySizeFigure):
         unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
         x_label, by = f"training {unit} (log scale)", "size of the training set"
-    elif isinstance(figure, ScoreByCostFigure):
+    elif isinstance(figure, config.ScoreByCostFigure):
         x_label, by = f"{figure.cost} (log scale)", figure.cost
     elif figure.amount == "batch_size":
         x_label, by = "texts per batch in the last pre-training of the row (log scale)", "pre-training"
@@ -219,17 +202,17 @@ def _draw_scores(figure: ByAmount, jobs: Sequence[FigureJob], stem: Path) -> Fig
     what, lines = " and ".join(metrics), [line for drawn in panels.values() for line in drawn]
     where = f" on {', '.join(map(' '.join, sorted(places)))}" if places else ""
     levels = " Horizontal lines: rows without this amount." if any(not line.x for line in lines) else ""
-    if isinstance(figure, ScoreBySizeFigure) and any(len(set(line.x)) < len(line.x) for line in lines):
+    if isinstance(figure, config.ScoreBySizeFigure) and any(len(set(line.x)) < len(line.x) for line in lines):
         levels += " Several settings have the same size: table.choose shows the best on dev."
     missing = [name for name in names if not any(f"{line.label}, ".startswith(f"{name}, ") for line in lines)]
     about = f"{what}{where} against {x_label}{_over(lines)}.{levels}{_without(missing)}"
-    drawn = draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
-    if not isinstance(figure, ScoreByStepsFigure) or figure.reference is None:
+    drawn = pictures.draw_scores(stem, figure.title or f"{what} by {by}", about, panels, x_label)
+    if not isinstance(figure, config.ScoreByStepsFigure) or figure.reference is None:
         return drawn
-    return replace(drawn, table=equal_quality(panels, figure.reference, unit_of(figure)))
+    return replace(drawn, table=pictures.equal_quality(panels, figure.reference, unit_of(figure)))
 
 
-def unit_of(figure: ScoreByStepsFigure) -> str:
+def unit_of(figure: config.ScoreByStepsFigure) -> str:
     """Return the name of the amount, such as ``steps``."""
     return figure.amount.replace("cpu_", "CPU-")
 
@@ -243,10 +226,10 @@ class Amount(NamedTuple):
 
 def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
     """Return the amount of training data, pre-training or cost of an evaluated retriever; None if it is unknown."""
-    if isinstance(figure, ScoreByCostFigure):
+    if isinstance(figure, config.ScoreByCostFigure):
         return next((Amount(value, key) for key, value in costs_of(evaluation, [figure.cost]).items()), None)
     encoder = evaluation.ancestor("encoder")
-    if isinstance(figure, ScoreBySizeFigure):
+    if isinstance(figure, config.ScoreBySizeFigure):
         known = encoder.manifest["metrics"] if encoder else {}
         return next((Amount(float(known[unit]), unit) for unit in ("queries", "examples") if unit in known), None)
     pretraining = _pretraining(encoder)
@@ -290,12 +273,14 @@ def _score_line(
 # Curves
 
 
-def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -> dict[str, tuple[list[Any], Artifact]]:
-    """Return each stage's training curves (one per run) and one of its artifacts, by label.
+def _curves(
+    stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str, scale: float = 1.0, epochs: bool = False
+) -> list[Line]:
+    """Return the training curves of each stage as a line by step, or by epoch with ``epochs``; its values times ``scale``.
 
-    If the sweep varies a setting of the stage, each value has a label of its own.
+    If the sweep varies a setting of the stage, each value has a line of its own.
     """
-    by_label: dict[str, tuple[list[Any], Artifact]] = {}
+    lines = []
     for label, stage in stages.items():
         own: Observations[Artifact] = []
         for job in jobs:
@@ -303,23 +288,23 @@ def _curves(stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str) -
             if artifact and (artifact.path / LOG).exists():
                 own.append((job.setting, str(artifact.path), artifact))
         for setting, artifacts in by_setting(own).items():
-            logs = [(read_curves(artifact.path / LOG), artifact) for artifact in artifacts]
-            if curves := [(curves[column], artifact) for curves, artifact in logs if column in curves]:
+            logs = {artifact: read_curves(artifact.path / LOG) for artifact in artifacts}
+            if logged := {artifact: curves[column] for artifact, curves in logs.items() if column in curves}:
                 name = " · ".join(part for part in (setting, label) if part)
-                by_label[name] = [curve for curve, _ in curves], curves[0][1]
-    return by_label
+                curves = [Curve(one.steps, scale * one.values) for one in logged.values()]
+                an_epoch = _steps_an_epoch(next(iter(logged))) if epochs else 1.0
+                lines.append(pictures.line_of_curves(name, curves, 1.0 / an_epoch))
+    return lines
 
 
-def _losses(figure: FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
+def _losses(figure: config.FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
     """Return the losses up to the requested end, and the labels of stages without losses."""
-    by_label = _curves(figure.stages, jobs, LOSS)
-    lines = []
-    for label, (curves, artifact) in by_label.items():
-        line = line_of_curves(label, curves, 1.0 if figure.epochs is None else 1.0 / _steps_an_epoch(artifact))
+    whole, lines = _curves(figure.stages, jobs, LOSS, epochs=figure.epochs is not None), []
+    for line in whole:
         if kept := [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]:
-            lines.append(Line(label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
+            lines.append(Line(line.label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
     if not lines:
-        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if by_label else ""))
+        raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if whole else ""))
     return lines, _labels_without(figure.stages, [line.label for line in lines])
 
 
@@ -332,16 +317,12 @@ def _steps_an_epoch(artifact: Artifact) -> float:
     return float(max(1.0, items / artifact.manifest["config"]["batch_size"]))
 
 
-def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
+def _draw_training(figure: config.TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
     panels = {}
     score = f"val/{figure.metric.lower()}"
     columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
     for column, y_label, scale in columns:
-        by_label = _curves(figure.stages, jobs, column)
-        lines = []
-        for label, (curves, _) in by_label.items():
-            lines.append(line_of_curves(label, [Curve(one.steps, scale * one.values) for one in curves]))
-        if lines:
+        if lines := _curves(figure.stages, jobs, column, scale):
             panels[y_label] = lines
     if not panels:
         raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
@@ -352,7 +333,7 @@ def _draw_training(figure: TrainingFigure, jobs: Sequence[FigureJob], stem: Path
     passages = "a sample of the corpus" if score == SCORE else "a positive among passages drawn from a retriever's best"
     sample = f"; validation is on {passages}" if len(panels) == len(columns) else ""
     about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
-    return draw_training(stem, title, about, panels)
+    return pictures.draw_training(stem, title, about, panels)
 
 
 def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str]:
@@ -362,7 +343,9 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 # Entropy
 
 
-def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple[dict[str, list[Line]], float, int]:
+def _entropy(
+    figure: config.AttentionEntropyFigure, jobs: Sequence[FigureJob]
+) -> tuple[dict[str, list[Line]], float, int]:
     """Return the panels, the entropy of uniform attention, and the number of texts."""
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
@@ -379,17 +362,10 @@ def _entropy(figure: AttentionEntropyFigure, jobs: Sequence[FigureJob]) -> tuple
                 if key not in about["encoders"]:
                     raise UserError(f"models: the stage {figure.stage!r} lacks {encoder!r}; add it to `encoders`")
                 observations.append((job.setting, path, about["encoders"][key]["mean"]))
-            panels[model] += _layers(label, observations)
+            for setting, means in by_setting(observations).items():
+                name = " · ".join(part for part in (setting, label) if part)
+                panels[model].append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
     return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
-
-
-def _layers(label: str, observations: Observations[list[float]]) -> list[Line]:
-    """Return one line per setting: the entropy by layer, counted from 1."""
-    lines = []
-    for setting, means in by_setting(observations).items():
-        name = " · ".join(part for part in (setting, label) if part)
-        lines.append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
-    return lines
 
 
 # Captions

@@ -14,12 +14,12 @@ from condensery.reporting.conclusion import BM25
 from condensery.reporting.curves import Curve, read_curves
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import RUN, EvaluatedRow, Examples, examples
-from condensery.reporting.html_page import ArtifactRow, JobSection, Page, write_page
+from condensery.reporting.html_page import ArtifactRow, JobSection, Page, html
 from condensery.reporting.results import read_results
 from condensery.reporting.suspects import FILE
 from condensery.reporting.table import Table
 from condensery.stages.base import Artifact
-from condensery.system.files import inside, read_json, write_json
+from condensery.system.files import inside, read_json, write_json, write_text
 from condensery.system.progress import clock
 from condensery.text.collection import Collection
 
@@ -119,7 +119,7 @@ def write_whole(page: Page, folder: Path, root: Path, runs: Sequence[tuple[str, 
         examples=examples,
         suspects=_suspects(runs),
     )
-    write_page(whole, folder / PAGE)
+    write_text(folder / PAGE, html(whole))
 
 
 def _is_made(artifact: Artifact) -> bool:

@@ -19,7 +19,7 @@ from condensery.pipeline.reports.row_origins import costs_of, made_of, unmeasure
 from condensery.pipeline.reports.study import about, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.reporting.comparison import comparison
-from condensery.reporting.conclusion import conclusion
+from condensery.reporting.conclusion import conclusion, lines_of
 from condensery.reporting.curves import draw_curves
 from condensery.reporting.pair_audit import show_audit
 from condensery.reporting.plain import as_typed
@@ -142,19 +142,10 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
     split = measured_split(evaluation, graph.root.table.split)
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
-    return with_queries(
-        Row(
-            name=label,
-            collection=content.get("collection", searched),
-            split=split,
-            metrics=content["metrics"],
-            seed=graph.root.seed,
-            artifact=f"{evaluation.kind}/{evaluation.id}",
-            warnings=evaluation.all_warnings(),
-            costs=costs_of(evaluation, graph.root.table.costs) if graph.root.table.costs else {},
-        ),
-        evaluation.path,
-    )
+    row = Row(label, content.get("collection", searched), split, content["metrics"], seed=graph.root.seed)
+    artifact, warnings = f"{evaluation.kind}/{evaluation.id}", evaluation.all_warnings()
+    costs = costs_of(evaluation, graph.root.table.costs) if graph.root.table.costs else {}
+    return with_queries(replace(row, artifact=artifact, warnings=warnings, costs=costs), evaluation.path)
 
 
 def measured_split(evaluation: Artifact, split: str) -> str:
@@ -210,10 +201,8 @@ def table_of(config: TableConfig, rows: Sequence[Row], title: str) -> Table:
     """
     if config.columns:
         return comparison(config, rows, config.split, config.baseline, title, config.studies)
-    known = config.baseline is not None and any(
-        config.baseline in (row.name, row.system) and not row.failed for row in rows
-    )
-    significance = Significance(str(config.baseline), config.test, level=config.level) if known else None
+    known = any(config.baseline in (row.name, row.system) for row in rows if not row.failed)
+    significance = Significance(config.baseline, config.test, level=config.level) if known else None
     return build_table(rows, None, significance, config.title or title, config.costs)
 
 
@@ -231,21 +220,19 @@ def concluded(
         root: output root.
         first: text before the conclusion.
     """
-    kinds = kinds_of_indexes(rows, root)
-    table = table_of(config, rows, title)
-    how: Any = (config.baseline, table.comparisons, config.test, config.level)
-    told = None
-    if config.recommend:
-        indexes = {artifact: Artifact(root / "artifacts" / artifact).input("index") for artifact in kinds}
-        told = recommendation(rows, kinds, made_of(indexes), *how)
-    text = told.text if told else conclusion(rows, kinds, *how)
+    indexes, table = indexes_of(rows, root), table_of(config, rows, title)
+    kinds = {artifact: index.kind for artifact, index in indexes.items()}
+    how = Significance(config.baseline, config.test, level=config.level)
+    lines = lines_of(rows, kinds, how, table.comparisons)
+    told = recommendation(lines, made_of(indexes)) if config.recommend else None
+    text = told.text if told else conclusion(lines)
     words = " ".join(filter(None, (first, text)))
     marked = [replace(row, recommended=text if told and row.name == told.row else "") for row in rows]
     return replace(table, conclusion=words), marked
 
 
-def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
-    """Return the kind of each row's index, by the artifact of the row.
+def indexes_of(rows: Sequence[Row], root: Path) -> dict[str, Artifact]:
+    """Return the index of each row, by the artifact of the row.
 
     Rows without retrieval, such as rows of sentence tasks, and rows with a missing artifact are left out.
 
@@ -253,13 +240,9 @@ def kinds_of_indexes(rows: Sequence[Row], root: Path) -> dict[str, str]:
         rows: the rows of a table.
         root: the output root.
     """
-    kinds = {}
-    for row in (row for row in rows if not row.failed):
-        evaluation = Artifact(root / "artifacts" / row.artifact)
-        if (evaluation.path / "manifest.json").is_file():
-            for index in evaluation.inputs("index"):
-                kinds[row.artifact] = index.kind
-    return kinds
+    evaluations = {row.artifact: Artifact(root / "artifacts" / row.artifact) for row in rows if not row.failed}
+    made = {name: one for name, one in evaluations.items() if (one.path / "manifest.json").is_file()}
+    return {name: index for name, one in made.items() for index in one.inputs("index")}
 
 
 def remove_tables(folder: Path) -> None:
@@ -275,21 +258,3 @@ def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Tabl
     print(flush=True)
     show(table if in_words else replace(table, conclusion=""))
     return table
-
-
-def joined(
-    rows: Sequence[Row], folder: Path, title: str, config: TableConfig, root: Path, notes: Sequence[str] = ()
-) -> Table:
-    """Write, print and return the joint table over all jobs of a sweep; its rows are written to ``results.json``.
-
-    Args:
-        rows: rows of all jobs.
-        folder: folder of the sweep.
-        title: title of the table.
-        config: config of the table.
-        root: output root.
-        notes: sentences that precede the table's own notes.
-    """
-    table, rows = concluded(rows, config, title, root)
-    write_results(folder / "results.json", rows)
-    return show_table(replace(table, notes=[*notes, *table.notes]), folder)

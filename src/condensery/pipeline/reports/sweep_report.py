@@ -16,12 +16,12 @@ from condensery.pipeline.config import TableConfig
 from condensery.pipeline.reports.chosen import Candidate, Chosen, chosen_rows
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
 from condensery.pipeline.reports.page_content import write_whole
-from condensery.pipeline.reports.report import joined, remove_tables, with_values
+from condensery.pipeline.reports.report import concluded, remove_tables, show_table, with_values
 from condensery.pipeline.reports.study import SWEPT, command
 from condensery.pipeline.reports.wandb_results import log_results
 from condensery.reporting.html_page import Page
 from condensery.reporting.plain import as_typed
-from condensery.reporting.results import Row, read_results
+from condensery.reporting.results import Row, read_results, write_results
 from condensery.stages.base import Wandb
 
 CANDIDATES = "stage.evaluate.candidates"
@@ -51,12 +51,11 @@ def report_of_sweep(folder: Path, records: Sequence[Mapping[str, Any]], config: 
     ]
     nothing_left = [(label, _last_line(record["error"])) for label, record in jobs if not record["folder"]]
     faults = _join(folder, runs, nothing_left, config) if runs else []
-    failed: list[str] = []
     reasons: dict[str, list[str]] = {}
     for label, record in jobs:
         if record["error"]:
-            failed.append(label or "all")
             reasons.setdefault(_last_line(record["error"]), []).append(label or "all")
+    failed = [label for those in reasons.values() for label in those]
     if failed:
         text = "; ".join(f"{', '.join(those)} ({shown(reason, 200)})" for reason, those in reasons.items())
         print(f"error: {len(failed)} of {len(records)} jobs failed: {text}", file=sys.stderr, flush=True)
@@ -105,7 +104,9 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     rows = with_settings(rows, [(run.overrides, row) for run, row in run_rows])
     tables = []
     if any(not row.failed for row in rows):
-        tables.append(joined(rows, folder, folder.name, layout, root, notes))
+        table, rows = concluded(rows, layout, folder.name, root)
+        write_results(folder / "results.json", rows)
+        tables.append(show_table(replace(table, notes=[*notes, *table.notes]), folder))
     else:
         remove_tables(folder)
     figures = OmegaConf.select(config, "figures")

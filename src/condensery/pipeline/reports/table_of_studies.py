@@ -101,11 +101,10 @@ def measured(output_root: Path, study: str) -> list[Row]:
 
     The rows come from the sweep or run whose folder is called ``study``, or else from the last run of this name.
     """
-    runs = (path for path in output_root.glob(f"runs/{study}-*/results.json") if _of_study(path.parent.name, study))
+    runs = output_root.glob(f"runs/{study}-{8 * '[0-9a-f]'}/results.json")  # no run whose name only begins with `study`
     paths = [output_root / kind / study / "results.json" for kind in ("sweeps", "runs")]
-    paths = [path for path in paths if path.is_file()][:1] or sorted(
-        runs, key=lambda path: (run_number(path.parent), path.stat().st_mtime)
-    )[-1:]
+    last = sorted(runs, key=lambda path: (run_number(path.parent), path.stat().st_mtime))[-1:]
+    paths = [path for path in paths if path.is_file()][:1] or last
     return report.with_values([row for path in paths for row in read_results(path)], output_root)
 
 
@@ -113,12 +112,6 @@ def _studies(output_root: Path) -> list[str]:
     """Return the names of the sweeps and runs in the output root."""
     runs = (path.name for path in output_root.glob("runs/*-????????"))
     return sorted({*(path.name for path in output_root.glob("sweeps/*")), *(name[:-9] for name in runs)})
-
-
-def _of_study(folder: str, study: str) -> bool:
-    """Whether a folder belongs to a run called ``study``, and not to a run whose name only begins with it."""
-    digits = folder.removeprefix(f"{study}-")
-    return len(digits) == 8 and set(digits) <= set("0123456789abcdef")
 
 
 def _name() -> str:

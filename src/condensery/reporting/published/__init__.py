@@ -71,11 +71,8 @@ class PublishedTable(Keys):
 
         Shares are in percent, with the printed digits.
         """
-        numbers = {}
-        for column, value in zip(self.columns, self.by_row()[row], strict=True):
-            if value is not None:
-                numbers[self.key(column)] = value.scaleb(UNITS[column.unit or self.unit])
-        return numbers
+        printed = zip(self.columns, self.by_row()[row], strict=True)
+        return {self.key(at): value.scaleb(UNITS[at.unit or self.unit]) for at, value in printed if value is not None}
 
     def key(self, column: PublishedColumn) -> str:
         """Return the key of one of the table's columns: ``of/metric`` or ``of/metric/condition``."""

@@ -19,13 +19,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.filesize import decimal as as_bytes
 
 from condensery.randomness import generator
 from condensery.retrieval.indexes.dense import BLOCK, DenseIndex, search_array, torch_search
 from condensery.retrieval.indexes.quantiser import FILE as LEVELS
 from condensery.retrieval.indexes.quantiser import QUANTISED, Decoded, Quantiser
 from condensery.retrieval.ranking import top, unpack
-from condensery.system.downloads import as_bytes
 from condensery.system.files import load_array, read_json, save_array, write_json
 
 Dtype = Literal["float32", "float16", "int8", "binary"]

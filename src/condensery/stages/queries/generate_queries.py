@@ -22,8 +22,9 @@ from condensery.stages.devices import torch_device
 from condensery.stages.queries.config import GenerateQueriesConfig
 from condensery.stages.queries.writing import write_queries
 from condensery.stages.sharing import process_group
-from condensery.system.files import atomic, open_text, read_json, write_json
+from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import ProgressTask, progress
+from condensery.text.lines import read_lines
 from condensery.text.queries import Pair
 from condensery.text.table import TextTable
 from condensery.tokens.artifacts import Passages
@@ -79,11 +80,10 @@ class _Shards:
     def queries(self) -> Iterator[Pair]:
         """Yield (passage row, query) for all shards."""
         for shard in range(len(self.rows)):
-            with open_text(self.path(shard)) as lines:
-                for line in lines:
-                    row, queries = json.loads(line)
-                    for query in queries:
-                        yield row, query
+            for _, line in read_lines(self.path(shard), show=False):
+                row, queries = json.loads(line)
+                for query in queries:
+                    yield row, query
 
     def remove(self) -> None:
         """Remove the shards, which are not needed after the artifact is written."""

@@ -23,11 +23,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from filelock import FileLock
 from pydantic import Field
+from rich.filesize import decimal as as_bytes
 from tqdm import tqdm
 
 from condensery.errors import UserError, of_the_disk, shown
 from condensery.keys import Keys
-from condensery.system.downloads import as_bytes, check_room, file_digest
+from condensery.system.downloads import check_room, file_digest
 from condensery.system.progress import progress, style
 from condensery.text.formats import CollectionWriter
 from condensery.text.formats.dpr import add_passages
