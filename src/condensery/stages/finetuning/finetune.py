@@ -11,7 +11,7 @@ from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.finetuning.batching import adaptive_order, scores_of
+from condensery.stages.finetuning.batching import SCHEDULE, adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import text_queries, training_queries, triple_data, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
@@ -24,8 +24,6 @@ from condensery.training.data.steps import Order, items_in_sequence
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.modules.biencoder import BiEncoderModule
-
-SCHEDULE = "schedule"  # subfolder for files that adaptive batches need during training
 
 
 def finetune(
@@ -122,13 +120,4 @@ def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) 
         return None
     if config.batching == "sequential":
         return partial(items_in_sequence, batch_size=config.batch_size, items=len(training.rows))
-    return adaptive_order(
-        context.folder / SCHEDULE,
-        context.input("corpus"),
-        training,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        threads=context.runtime.threads,
-        device=context.runtime.search_device,
-        **config.adaptive.model_dump(),
-    )
+    return adaptive_order(config, context, training)
