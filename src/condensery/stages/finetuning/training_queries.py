@@ -14,6 +14,7 @@ from condensery.retrieval.negatives import open_negatives, open_relabelled, read
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.stages.base import Context
+from condensery.stages.checks import Split
 from condensery.stages.finetuning.config import FinetuneConfig, QueriesConfig
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
@@ -27,12 +28,9 @@ from condensery.training.held_out import chosen_queries
 class QuerySubset(Protocol):
     """The config keys that select judged queries: a split, the number of queries (None = all), and the seed."""
 
-    @property
-    def split(self) -> str: ...
-    @property
-    def train_queries(self) -> int | None: ...
-    @property
-    def seed(self) -> int: ...
+    split: Split
+    train_queries: int | None
+    seed: int
 
 
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
