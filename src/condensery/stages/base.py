@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from annotated_types import Ge
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from condensery.errors import UserError
 from condensery.keys import Keys, NumberKeys, Text
 from condensery.sharing import ShardTask
 from condensery.stages.launcher_config import Launcher, LocalLauncher
@@ -343,3 +344,15 @@ class Context:
     def input(self, field: str) -> Path:
         """Return the folder of the single input artifact of ``field``."""
         return self.artifact(field).path
+
+    def place(self, key: str = "") -> str:
+        """Return the name of the stage, or of one of its keys, as messages give it."""
+        return f"stages.{self.stage_name}.{key}".removesuffix(".")
+
+    def error(self, key: str, message: str) -> UserError:
+        """Return an error about one of the stage's keys; an empty key = about the stage."""
+        return UserError(f"{self.place(key)}: {message}")
+
+    def say(self, text: str) -> None:
+        """Print a line that begins with the name of the stage."""
+        print(f"[{self.stage_name}] {text}", flush=True)

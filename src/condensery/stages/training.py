@@ -91,7 +91,7 @@ def run_training(
         chunk = chunk_that_fits(module, data.batches, config.precision, device, SMALLEST)
         data.batches.budget = chunk  # type: ignore[attr-defined]
         if rank() == 0:
-            print(f"[{context.stage_name}] chunks of {chunk:,} tokens", flush=True)
+            context.say(f"chunks of {chunk:,} tokens")
     train = partial(
         fit,
         module,
@@ -110,19 +110,18 @@ def run_training(
         raise NotRankZero
     used = equipment(module, config.precision, device, processes(), context.runtime.compile)
     first = first_step(context.folder)
-    print(f"[{context.stage_name}] trains on {used}", flush=True)
+    context.say(f"trains on {used}")
     warnings = [*unsuited(module, config, context.stage_name), *new_head_warning(module, config, context.stage_name)]
     for warning in warnings:
-        print(f"[{context.stage_name}] warning: {warning}", flush=True)
+        context.say(f"warning: {warning}")
     if first:
-        print(f"[{context.stage_name}] resumes from step {first:,} of {settings.steps:,}", flush=True)
+        context.say(f"resumes from step {first:,} of {settings.steps:,}")
     tracked = _tracked(config, context)
     others = other_loggers(tracked, context.folder, first, context.runtime.tensorboard, context.runtime.trackio)
     with wandb_logger(tracked, context.folder, first) as loggers:
         values = train(loggers=[*loggers, *others])
     if module.global_step < settings.steps:
-        message = f"a callback ended the training at step {module.global_step:,} of {settings.steps:,}"
-        print(f"[{context.stage_name}] {message}", flush=True)
+        context.say(f"a callback ended the training at step {module.global_step:,} of {settings.steps:,}")
     used = "; ".join([used, *module.process_changes])
     return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
 
@@ -228,7 +227,7 @@ def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) 
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
             if rank() == 0:
-                print(f"[{context.stage_name}] {chosen.name} has no effect: this stage is not validated", flush=True)
+                context.say(f"{chosen.name} has no effect: this stage is not validated")
         elif chosen.everywhere or rank() == 0:
             arguments = chosen.arguments(context.folder / SAVED / label, validated)
             kinds = {**vars(callbacks), EMAWeightAveraging.__name__: EMAWeightAveraging}
@@ -267,7 +266,7 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
     if config.init != "backbone":
         towers = load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
         if rank() == 0 and (lost := _lost_settings(towers.settings, backbone, context.artifact("init"))):
-            print(f"[{context.stage_name}] {config.init} {lost}", flush=True)
+            context.say(f"{config.init} {lost}")
         return towers
     return backbone_towers(backbone, vocabulary, config.seed, separate)
 

@@ -31,7 +31,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     if judge is None:
         by_dev = config.by == "dev" or config.queries is None
         wanted, remedy = (DEV, OF_DEV) if by_dev else (HELD_OUT, OF_HELD_OUT)
-        print(f"[{context.stage_name}] there are no {wanted} to choose by, so {KEPT_START}; {remedy}", flush=True)
+        context.say(f"there are no {wanted} to choose by, so {KEPT_START}; {remedy}")
         save_retriever(start, context.folder, context.input("start"))
         nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
@@ -44,7 +44,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         for share in config.shares:
             found = judge.reciprocal_ranks(blended(start.model, model, share))
             if found is None:
-                print(f"[{context.stage_name}] {share:g} of {name} is left out: its vectors are not finite", flush=True)
+                context.say(f"{share:g} of {name} is left out: its vectors are not finite")
                 continue
             ranks[name, share] = found
     every = {candidate: np.concatenate(found) for candidate, found in ranks.items()}
@@ -70,9 +70,9 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
     write_json(context.folder / "kept.json", {**chosen, "values": values})
     fused = f"each candidate fused with BM25 (weight {config.bm25_weight:g}): " if config.bm25_weight else ""
-    print(f"[{context.stage_name}] {fused}{choice({**chosen, 'level': config.level, 'values': values})}", flush=True)
+    context.say(f"{fused}{choice({**chosen, 'level': config.level, 'values': values})}")
     if queries < FEW and models:
-        print(f"[{context.stage_name}] {CHANCE}", flush=True)
+        context.say(CHANCE)
     first, *others = means.values()
     if all_far_below(first, others):
         chosen["warnings"] = [f"{', '.join(f'stages.{one}' for one in config.trained)}: {WORSE}"]

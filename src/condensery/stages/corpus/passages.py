@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
 from condensery.stages.base import Context
 from condensery.stages.corpus.config import PassagesConfig
 from condensery.system.progress import progress
@@ -66,7 +65,7 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
             else:
                 empty += 1
     if not hashes:
-        raise UserError(f"stages.{context.stage_name}: no document of {collection.name} contains a word; add documents")
+        raise context.error("", f"no document of {collection.name} contains a word; add documents")
     IdIndex.of(np.frombuffer(hashes, np.uint64)).save(path.with_suffix(SUFFIX))
     return np.frombuffer(starts, np.int64), empty
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
@@ -88,10 +87,8 @@ def _lengths(config: FinetuneConfig, context: Context, frozen: tuple[int, int] |
     query, passage = config.query_length or own[0], config.passage_length or own[1]
     if query is None or passage is None:
         key = "query_length" if query is None else "passage_length"
-        raise UserError(
-            f"stages.{context.stage_name}.{key}: null means the length of the checkpoint in init, which does not"
-            " record it; give a number"
-        )
+        null = "null means the length of the checkpoint in init, which does not record it"
+        raise context.error(key, f"{null}; give a number")
     return query, passage
 
 
@@ -110,7 +107,7 @@ def _frozen(
         return None, None
     index, encoder = vectors_of(context, "passages", config.passages)
     first = load_retriever(encoder)
-    check_encoded_by(towers, first.passage_length, first, f"stages.{context.stage_name}.passages: {config.passages}")
+    check_encoded_by(towers, first.passage_length, first, f"{context.place('passages')}: {config.passages}")
     return index, (first.query_length, first.passage_length)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from condensery.distributed import rank
-from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.pretraining import load_condenser, load_masked_autoencoder
@@ -66,7 +65,7 @@ def _pretrain_condenser(
     model, head_steps = condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
     module = kind(model, mlm_weight=config.mlm_weight, head_steps=head_steps, **config.optimiser())
     if module.first_steps and rank() == 0:
-        print(f"[{context.stage_name}] the first {module.first_steps:,} steps train only the new head", flush=True)
+        context.say(f"the first {module.first_steps:,} steps train only the new head")
     return fit_and_save(module, data, config, context)
 
 
@@ -166,10 +165,8 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
     own = context.artifact("tokenizer").id
     for what, artifact in (("queries", queries), ("passages of these queries", queries.input("passages"))):
         if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):
-            raise UserError(
-                f"stages.{context.stage_name}.queries: the {what} were tokenised with another tokenizer than this stage "
-                "uses; give both the same stage as `tokenizer`"
-            )
+            other = f"the {what} were tokenised with another tokenizer than this stage uses"
+            raise context.error("queries", f"{other}; give both the same stage as `tokenizer`")
 
 
 def fit_and_save(

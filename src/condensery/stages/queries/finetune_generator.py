@@ -50,5 +50,5 @@ def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
         if config.vectors is not None:
             warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
         return made
-    key = f"stages.{context.stage_name}.model"
-    return load_generator(model_folder(config.model) or config.model, key, config.revision, dropout=config.dropout)
+    source = model_folder(config.model) or config.model
+    return load_generator(source, context.place("model"), config.revision, dropout=config.dropout)

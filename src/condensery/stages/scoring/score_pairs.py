@@ -38,7 +38,7 @@ def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
         pairs = _read(config.file, collection, positives, config.split)
     found = counts(pairs, positives)
     save_pair_scores(context.folder, pairs, collection)
-    _tell(context.stage_name, found)
+    _tell(context, found)
     return found
 
 
@@ -88,11 +88,11 @@ def _scorers(config: ScorePairsConfig, context: Context, collection: Collection)
     return found
 
 
-def _tell(label: str, found: Mapping[str, int]) -> None:
+def _tell(context: Context, found: Mapping[str, int]) -> None:
     """Print how many pairs have a score, and how many queries have too few scored passages."""
     pairs = f"pairs of {number_of(found['queries'], 'queries')} have"
-    print(f"[{label}] {number_of(found['pairs'], pairs)} a score", flush=True)
+    context.say(f"{number_of(found['pairs'], pairs)} a score")
     if without := found["queries_without_positive"]:
-        print(f"[{label}] {without:,} queries have no scored positive: margin_mse learns nothing from them", flush=True)
+        context.say(f"{without:,} queries have no scored positive: margin_mse learns nothing from them")
     if found["queries_without_scores"]:
-        print(f"[{label}] {found['queries_without_scores']:,} queries have fewer than two scored passages", flush=True)
+        context.say(f"{found['queries_without_scores']:,} queries have fewer than two scored passages")

@@ -39,7 +39,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
         parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
         warm_up(model, vectors, unigrams(store, vocabulary.size), vocabulary, parts)
     else:
-        print(f"[{context.stage_name}] {_taken(config.backbone.name)}", flush=True)
+        context.say(_taken(config.backbone.name))
     whole = Condenser(model, condenser_shape(model, 0, None, True))
     try:
         check_length("length", config.length, whole.encoder.longest)
