@@ -12,7 +12,6 @@ from pytorch_lightning import callbacks
 from pytorch_lightning.callbacks import Callback
 
 from condensery.distributed import processes, rank
-from condensery.errors import UserError
 from condensery.losses.registry import temperature_of
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.config import BackboneConfig
@@ -28,7 +27,6 @@ from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of
-from condensery.stages.checks import check_length
 from condensery.stages.devices import init_process_group, torch_device
 from condensery.stages.training_config import SMALLEST, EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
 from condensery.system import memory_growth
@@ -40,7 +38,7 @@ from condensery.training.callbacks import EMAWeightAveraging
 from condensery.training.chunk_size import chunk_that_fits
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
-from condensery.training.equipment import check_precision, equipment
+from condensery.training.equipment import equipment
 from condensery.training.logs import other_loggers, wandb_logger
 from condensery.training.loop import first_step, fit
 from condensery.training.modules.encoders import EncoderModule
@@ -85,8 +83,9 @@ def run_training(
     memory_growth.keep_flat()
     device = torch_device(context.runtime.accelerator)
     init_process_group(context.runtime)
-    _check_positions(module, config, context.stage_name)
-    check_precision(config.precision, device)
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+        for key, tokens in config.lengths().items():
+            encoder.check_length(tokens, context.place(key))
     if config.chunk_tokens == "auto":
         chunk = chunk_that_fits(module, data.batches, config.precision, device, SMALLEST)
         data.batches.budget = chunk  # type: ignore[attr-defined]
@@ -301,16 +300,6 @@ def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int,
     """Return the initial encoder's maximum query and passage length in tokens; None = the encoder does not record them."""
     folder = folder_of_start(config, context)
     return None if folder is None else longest_inputs(folder)
-
-
-def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> None:
-
-    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
-        for key, tokens in config.lengths().items():
-            try:
-                check_length(key, tokens, encoder.longest)
-            except ValueError as error:
-                raise UserError(f"stages.{stage}: {error}") from None
 
 
 def validation_sample(
