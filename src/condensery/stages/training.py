@@ -31,7 +31,7 @@ from condensery.stages.devices import init_process_group, torch_device
 from condensery.stages.training_config import SMALLEST, EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
 from condensery.system import memory_growth
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Tokens
+from condensery.tokens.artifacts import Tokens, text_readers
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.callbacks import EMAWeightAveraging
@@ -322,11 +322,11 @@ def validation_sample(
     sizes = config.validation_queries, config.validation_passages
     settings = module.towers().settings
     prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
-    how: dict[str, Any] = {"budget": config.budget, "prefixes": prefixes}
+    readers = text_readers(tokens, lengths, prefixes)
     if "dev" in collection.splits and (pool := context.made_from.get("validation_candidates")):
         runtime = context.runtime
         index = open_index(pool[0].path, collection, runtime.threads, device=runtime.search_device)
         positives = collection.qrels("dev").positives()
         candidates_of = SampledCandidates(index, index, positives, CANDIDATES, CANDIDATES_DEPTH).candidates
-        return candidate_sample(collection, tokens, lengths, sizes[0], candidates_of, **how)
-    return sample_of(collection, tokens, lengths, *sizes, **how)
+        return candidate_sample(collection, readers, sizes[0], candidates_of, budget=config.budget)
+    return sample_of(collection, readers, *sizes, budget=config.budget)

@@ -95,9 +95,7 @@ class Refresh(pl.Callback):
             found: Tensor = module.vectors(chunk.to(module.device))
             return found
 
-        read = triples.vocabulary, triples.passage_length
-        passages = EncoderInput(triples.passages, *read, triples.titles, triples.prefixes.passage)
-        asked = EncoderInput(triples.queries, triples.vocabulary, triples.query_length, prefix=triples.prefixes.query)
+        passages, asked = (EncoderInput(r.texts, r.vocabulary, r.length, r.titles, r.prefix) for r in triples.readers)
         encoding = Encoding(folder / INDEX, SHARD, budget, group=group, label=label, encoder="in training")
         encoding.passages(vectors, passages)
         group.from_rank_zero(lambda: write_dense_index(folder / INDEX))

@@ -23,6 +23,7 @@ from condensery.system.files import load_array, save_array
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.text_reader import TextReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries, held_out_queries
@@ -57,18 +58,9 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     ranking = _ranked(config, context, collection, queries, rows)
     lengths = min(config.query_length, saved.query_length), saved.passage_length
     prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
-    batches = RankingBatches(
-        queries.store,
-        rows,
-        ranking,
-        index.passage_vectors,
-        Tokens(context.input("tokens")).vocabulary,
-        batch_size=config.batch_size,
-        query_length=lengths[0],
-        budget=config.budget,
-        seed=config.seed,
-        prefix=prefix,
-    )
+    reader = TextReader(queries.store, Tokens(context.input("tokens")).vocabulary, lengths[0], prefix=prefix)
+    sizes = {key: getattr(config, key) for key in ("batch_size", "budget", "seed")}
+    batches = RankingBatches(reader, rows, ranking, index.passage_vectors, **sizes)
     towers = saved.model if not saved.model.shared else BiEncoder.from_encoder(saved.model.passage, separate=True)
     module = QueryTowerModule(
         towers.train(),
