@@ -120,6 +120,10 @@ class StageConfig(NumberKeys):
             literal[name] = [word for word in words if word in inputs[name].literal]
         return [own, literal, list(self.identity()) if hasattr(self, "identity") else [], read]
 
+    def some(self, *names: str) -> dict[str, Any]:
+        """Return some of the values by name, as keyword arguments of what the stage makes of them."""
+        return {name: getattr(self, name) for name in names}
+
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """Check the config against the configs of the stages that it reads.
 

@@ -73,14 +73,9 @@ def triple_data(
         settings: settings of the retriever, whose prefixes the texts get; None = no prefixes.
         own: further arguments of ``TripleDataModule``; they take precedence over the config's values.
     """
-    given: dict[str, Any] = {
-        "negatives_per_query": config.negatives_per_query if config.negatives or config.labels else 0,
-        "batch_size": config.batch_size,
-        "chunk_tokens": config.budget,
-        "seed": config.seed,
-        "workers": context.runtime.workers,
-    }
-    given |= dict(zip(("query_length", "passage_length"), lengths, strict=True))
+    given = {**config.some("batch_size", "seed"), **dict(zip(("query_length", "passage_length"), lengths, strict=True))}
+    given |= {"chunk_tokens": config.budget, "workers": context.runtime.workers}
+    given["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
     if settings is not None:
         given |= {"query_prefix": settings.query_prefix, "passage_prefix": settings.passage_prefix}
     tokens, tokenizer = Tokens(context.input("tokens")), context.input("tokenizer")

@@ -18,16 +18,8 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
     what = f"training examples of {sentences.about['name']}"
     check_subset(config.examples, len(rows), context.place("examples"), what)
     chosen = nested_subset(config.seed, len(rows), config.examples)
-    batches = SentenceBatches(
-        sentences.store,
-        sentences.vocabulary,
-        rows[chosen],
-        scores[chosen],
-        batch_size=config.batch_size,
-        length=config.length,
-        budget=config.budget,
-        seed=config.seed,
-    )
+    sizes = config.some("batch_size", "length", "budget", "seed")
+    batches = SentenceBatches(sentences.store, sentences.vocabulary, rows[chosen], scores[chosen], **sizes)
     model = initial_towers(config, context, sentences.vocabulary, separate=False)
     module = SentenceModule(model, margin=config.margin, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
