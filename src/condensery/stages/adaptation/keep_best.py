@@ -1,13 +1,14 @@
 """Stage ``keep_best``: keeps the best interpolation of trained and initial weights, or the initial encoder."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from condensery.evaluation.significance import CHANCE, FEW, randomisation_test
 from condensery.models.blending import blended, same_weights
-from condensery.models.checkpoints.retrievers import SavedRetriever, load_retriever, save_retriever
+from condensery.models.checkpoints.retrievers import load_retriever, save_retriever
 from condensery.reporting.choice import HELD_OUT, choice
 from condensery.stages.adaptation.config import KeepBestConfig
 from condensery.stages.adaptation.sample import DEV, LEFT_OUT, judge_of
@@ -59,9 +60,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     worse_on_dev = judged in judge.samples and of_each[best][judged] < of_each["start", 0.0][judged]
     name, share = best if (p < config.level or config.level == 1) and not worse_on_dev else ("start", 0.0)
     kept = blended(start.model, models[name], share) if share else start.model
-    save_retriever(
-        SavedRetriever(kept, start.query_length, start.passage_length), context.folder, context.input("start")
-    )
+    save_retriever(replace(start, model=kept), context.folder, context.input("start"))
     queries = len(every[best])
     chosen = {"by": judge.by, "queries": queries, "kept": name, "share": share, "p": round(p, 6)}
     chosen |= {"worse_on_dev": worse_on_dev, "MRR@10": means[name, share]}
