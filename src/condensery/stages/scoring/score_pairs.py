@@ -16,7 +16,7 @@ from condensery.sharing import ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.finetuning.training_queries import relevant_passages
 from condensery.stages.scoring.config import ScorePairsConfig
-from condensery.stages.scoring.scoring import cross_encoders
+from condensery.stages.scoring.scoring import cross_encoders, in_shards
 from condensery.stages.sharing import process_group
 from condensery.text.collection import Collection
 
@@ -65,17 +65,8 @@ def _scored(
     negatives = [open_negatives(folder, collection) for folder in context.inputs("negatives")]
     queries, candidates = pool_to_score(positives, negatives, config.depth)
     scorers = _scorers(config, context, collection)
-    scores = score_in_shards(
-        together(scorers, config.weights, config.scaling),
-        queries,
-        candidates,
-        context.folder / "scores.npy",
-        shard_size=config.shard_size,
-        label=context.stage_name,
-        group=group,
-        each=len(scorers),
-    )
-    return PairScores(queries, candidates, scores)
+    score, how = together(scorers, config.weights, config.scaling), in_shards(config, context, group, len(scorers))
+    return PairScores(queries, candidates, score_in_shards(score, queries, candidates, **how))
 
 
 def _scorers(config: ScorePairsConfig, context: Context, collection: Collection) -> list[Score]:
