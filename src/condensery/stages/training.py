@@ -81,8 +81,9 @@ def run_training(
         NotRankZero: this process is not the first, so it ends the stage here.
     """
     memory_growth.keep_flat()
-    device = torch_device(context.runtime.accelerator)
-    init_process_group(context.runtime)
+    runtime = context.runtime
+    device = torch_device(runtime.accelerator)
+    init_process_group(runtime)
     for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
         for key, tokens in config.lengths().items():
             encoder.check_length(tokens, context.place(key))
@@ -91,23 +92,14 @@ def run_training(
         data.batches.budget = chunk  # type: ignore[attr-defined]
         if rank() == 0:
             context.say(f"chunks of {chunk:,} tokens")
-    train = partial(
-        fit,
-        module,
-        data,
-        settings,
-        context.folder,
-        context.stage_name,
-        accelerator=context.runtime.accelerator,
-        compiled=context.runtime.compile,
-        sample=sample,
-        callbacks=[*callbacks, *_callbacks(config, context, validated=sample is not None)],
-        flags=context.runtime.flags,
-    )
+    called = [*callbacks, *_callbacks(config, context, validated=sample is not None)]
+    machine: dict[str, Any] = {"accelerator": runtime.accelerator, "compiled": runtime.compile, "flags": runtime.flags}
+    where = context.folder, context.stage_name
+    train = partial(fit, module, data, settings, *where, sample=sample, callbacks=called, **machine)
     if rank() > 0:
         train()
         raise NotRankZero
-    used = equipment(module, config.precision, device, processes(), context.runtime.compile)
+    used = equipment(module, config.precision, device, processes(), runtime.compile)
     first = first_step(context.folder)
     context.say(f"trains on {used}")
     warnings = [*unsuited(module, config, context.stage_name), *new_head_warning(module, config, context.stage_name)]
@@ -116,7 +108,7 @@ def run_training(
     if first:
         context.say(f"resumes from step {first:,} of {settings.steps:,}")
     tracked = _tracked(config, context)
-    others = other_loggers(tracked, context.folder, first, context.runtime.tensorboard, context.runtime.trackio)
+    others = other_loggers(tracked, context.folder, first, runtime.tensorboard, runtime.trackio)
     with wandb_logger(tracked, context.folder, first) as loggers:
         values = train(loggers=[*loggers, *others])
     if module.global_step < settings.steps:

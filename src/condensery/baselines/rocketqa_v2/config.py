@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
-
 from condensery.models.flops import Step
 from condensery.ranges import Count, Positive, Share
 from condensery.stages.base import Input, PairLength, StageConfig, TextLength

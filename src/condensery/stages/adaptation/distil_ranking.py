@@ -89,15 +89,8 @@ def _ranked(
         return scores, passages
     scorers = [_scorer(one, config, context, collection, queries) for one in context.artifacts("cross_encoders")]
     label = f"{context.stage_name}: cross-encoders"
-    scores = score_in_shards(
-        logits(scorers, config.budget, label),
-        rows,
-        passages,
-        context.folder / "cross-encoder-scores.npy",
-        shard_size=SHARD,
-        label=label,
-        each=len(scorers),
-    )
+    score, path = logits(scorers, config.budget, label), context.folder / "cross-encoder-scores.npy"
+    scores = score_in_shards(score, rows, passages, path, shard_size=SHARD, label=label, each=len(scorers))
     return ordered(scores, passages, passages.shape[1])
 
 

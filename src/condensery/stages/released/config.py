@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-
 from condensery.errors import UserError
 from condensery.models.checkpoints.metadata import check_files, described, longest_inputs
 from condensery.models.checkpoints.whole import check_whole
