@@ -35,7 +35,7 @@ class TextReader:
         """Return the rows of the texts ``rows`` (n,): the flat ids and the row starts (n + 1,). ``hidden``: see ``text_rows``."""
         return text_rows(self.texts, rows, self.vocabulary, self.length, self.titles, hidden, self.prefix)
 
-    def chunks_of(self, rows: ArrayLike, budget: int, tower: int, hidden: Ids | None = None) -> list[Chunk]:
+    def chunks(self, rows: ArrayLike, budget: int, tower: int, hidden: Ids | None = None) -> list[Chunk]:
         """Return the rows of ``read`` in chunks of at most ``budget`` padded tokens. ``Chunk.rows`` are indices into ``rows``."""
         return chunks(*self.read(rows, hidden), budget, self.vocabulary.pad, tower=tower)
 

@@ -94,7 +94,7 @@ def held_out_sample(
     hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])  # (p, 2)
     asking = TextReader(queries.store, texts.vocabulary, lengths[0], prefix=prefixes.query)
     reading = TextReader(texts.store, texts.vocabulary, lengths[1], texts.titles, prefixes.passage)
-    parts = asking.chunks_of(asked, budget, QUERY), reading.chunks_of(passages, budget, PASSAGE, hidden)
+    parts = asking.chunks(asked, budget, QUERY), reading.chunks(passages, budget, PASSAGE, hidden)
     relevant = np.arange(len(own))[:, None] == np.arange(len(passages))  # (q, p)
     asked_texts, passage_texts = queries.texts_at(asked), texts.table.column("text").take(passages)
     inputs: dict[bytes, int] = {}

@@ -98,8 +98,8 @@ def sample_of(
 
 def _read(readers: Readers, queries: Ids, passages: Ids, budget: int) -> tuple[list[Chunk], list[Chunk]]:
     """Return the chunks of the queries (q,) and the passages (p,), given by their rows in the collection."""
-    asked = readers[QUERY].chunks_of(queries, budget, QUERY)
-    return asked, readers[PASSAGE].chunks_of(passages, budget, PASSAGE)
+    asked = readers[QUERY].chunks(queries, budget, QUERY)
+    return asked, readers[PASSAGE].chunks(passages, budget, PASSAGE)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class JointBatches:
         passages, listed = np.unique(lists, return_inverse=True)  # (p,)
         parts, first = list[Chunk](), 0
         for tower, rows in ((QUERY, queries), (PASSAGE, passages)):
-            read = triples.readers[tower].chunks_of(rows, self.budget, tower)
+            read = triples.readers[tower].chunks(rows, self.budget, tower)
             parts += [replace(chunk, rows=chunk.rows + first) for chunk in read]
             first += len(rows)
         pairs = self.reader.chunks(np.repeat(queries, lists.shape[1]), lists.reshape(-1), self.budget)

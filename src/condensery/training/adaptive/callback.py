@@ -94,7 +94,7 @@ class AdaptiveBatches(pl.Callback):
         reader, parts = self.batches.readers[tower], []
         for first in range(0, len(rows), _BLOCK):
             some = rows[first : first + _BLOCK]
-            read = reader.chunks_of(some, self.batches.budget, tower)
+            read = reader.chunks(some, self.batches.budget, tower)
             parts.append(encode_chunks(lambda chunk: module.vectors(chunk.to(module.device)), read, len(some)))
         vectors = np.concatenate(parts)
         what = "query" if tower == QUERY else "passage"

@@ -67,7 +67,7 @@ class RankingBatches:
         candidates, place = np.unique(found[found >= 0], return_inverse=True)  # (c,), (ranked pairs,)
         teacher = np.zeros((len(chosen), len(candidates)), np.float32)  # (q, c)
         teacher[np.nonzero(found >= 0)[0], place] = scores[found >= 0]
-        parts = self.reader.chunks_of(self.query_rows[chosen], self.budget, QUERY)
+        parts = self.reader.chunks(self.query_rows[chosen], self.budget, QUERY)
         return RankingBatch(
             chunks=parts,
             tokens=sum(int(chunk.lengths.sum()) for chunk in parts),
