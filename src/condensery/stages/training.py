@@ -232,9 +232,7 @@ def _tracked(config: OptimisedStageConfig, context: Context) -> Tracked:
     run_id = context.folder.name.partition(".")[0]
     label = runtime.labels.get(name, "")
     return Tracked(
-        runtime.wandb.enabled,
-        runtime.wandb.project,
-        runtime.wandb.entity,
+        **runtime.wandb.model_dump(),
         group=runtime.group,
         name=f"{name} · {label}" if label else name,
         job_type=kind,
