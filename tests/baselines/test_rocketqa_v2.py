@@ -57,7 +57,8 @@ def test_the_loss_is_the_papers_and_both_models_get_its_gradient(divergence: Any
 def joint_batches(folder: Path) -> JointBatches:
     """5 queries a batch with a positive and 3 negatives each."""
     triples = trainings.triple_batches(folder)
-    return JointBatches(triples, PairReader(*(one.texts for one in triples.readers[::-1]), None, textbook.vocabulary(), 7, 16))
+    passages, queries = (reader.texts for reader in triples.readers)
+    return JointBatches(triples, PairReader(queries, passages, None, textbook.vocabulary(), 7, 16))
 
 
 def module(divergence: Any = "of_retriever", dropout: float = 0.0) -> JointModule:
@@ -89,7 +90,8 @@ def test_both_models_read_the_same_lists(tmp_path: Path) -> None:
             assert (texts[place], towers[place]) == (triples.readers[QUERY].read(np.array([query]))[0].tolist(), QUERY)
             for column, passage in enumerate(lists[place]):
                 own = count + int(batch.listed[place, column])
-                assert (texts[own], towers[own]) == (triples.readers[PASSAGE].read(np.array([passage]))[0].tolist(), PASSAGE)
+                read, _ = triples.readers[PASSAGE].read(np.array([passage]))
+                assert (texts[own], towers[own]) == (read.tolist(), PASSAGE)
                 pair = count + len(names) + place * lists.shape[1] + column
                 assert (texts[pair], towers[pair]) == (batches.reader.rows([query], [passage])[0].tolist(), PAIR)
 

@@ -119,4 +119,4 @@ def test_settings_are_the_plain_ones(tmp_path: Path) -> None:
     assert found["batch_size"] == 4
     assert type(found["batch_size"]) is int
     assert "budget" not in found
-    assert described(batches)["vocabulary.size"] == textbook.SIZE
+    assert described(batches)["readers.0.vocabulary.size"] == textbook.SIZE

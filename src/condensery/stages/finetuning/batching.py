@@ -47,8 +47,8 @@ def adaptive_order(config: FinetuneConfig, context: Context, training: TrainingQ
     lexical = partial(bm25_similarity, *asked, own.neighbours, folder / "bm25", runtime.threads)
     dense = partial(dense_neighbours, k=own.neighbours, threads=runtime.threads, device=runtime.search_device)
     known = training.no_negatives(np.arange(len(training.rows))) if training.known is not None else None
-    pairs, how = (training.positives, training.starts), (config.batch_size, own.beam, config.seed, own.similarity)
-    return AdaptiveOrder(folder, *pairs, *how, lexical, dense, known)
+    how = config.batch_size, own.beam, config.seed, own.similarity
+    return AdaptiveOrder(folder, training.positives, training.starts, *how, lexical, dense, known)
 
 
 @lru_cache(maxsize=1)

@@ -22,9 +22,9 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
     generator = initial_generator(config, context)
-    texts = np.asarray(pairs, dtype=np.int64), collection.passages, collection.queries
-    sizes = config.some("batch_size", "max_input_tokens", "max_tokens", "budget", "seed")
-    batches = GeneratorBatches(*texts, generator.tokenizer, **config.some("prefix", "titles"), **sizes)
+    own = config.some("prefix", "titles", "batch_size", "max_input_tokens", "max_tokens", "budget", "seed")
+    rows = np.asarray(pairs, dtype=np.int64)
+    batches = GeneratorBatches(rows, collection.passages, collection.queries, generator.tokenizer, **own)
     module = GeneratorModule(generator.model, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, None)

@@ -39,9 +39,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     }
 
 
-def _choose(
-    config: FuseConfig, context: Context, index: FusedIndex, collection: Collection
-) -> dict[str, Any] | None:
+def _choose(config: FuseConfig, context: Context, index: FusedIndex, collection: Collection) -> dict[str, Any] | None:
     """Set the index's weights to the best grid point; return the metric at every point, or None if queries are too few."""
     there = config.split in collection.description["splits"]
     queries = collection.questions(config.split) if there else np.empty(0, np.int64)
