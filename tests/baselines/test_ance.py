@@ -94,7 +94,7 @@ def test_through_the_cache_the_gradient_is_that_of_every_pair_by_itself(tmp_path
     positive, hard = triples.draw(epoch, chosen)
 
     def vector(tower: int, row: int) -> Tensor:
-        flat, _ = triples.rows(tower, np.array([row]))
+        flat, _ = triples.readers[tower].read(np.array([row]))
         (chunk,) = chunks(flat, [0, len(flat)], 1000, textbook.PAD, tower=tower)
         return plain.model.vectors(chunk)[0]
 
@@ -142,14 +142,14 @@ def best(model: Any, batches: RefreshedBatches, query: int) -> list[int]:
     triples, training = batches.triples, batches.triples.training
 
     def vector(tower: int, row: int) -> Tensor:
-        flat, _ = triples.rows(tower, np.array([row]))
+        flat, _ = triples.readers[tower].read(np.array([row]))
         (chunk,) = chunks(flat, [0, len(flat)], 1000, textbook.PAD, tower=tower)
         with torch.no_grad():
             found: Tensor = model.vectors(chunk)[0]
         return found
 
     q = vector(QUERY, training.rows[query])
-    scores = [float(q @ vector(PASSAGE, row)) for row in range(len(triples.passages))]
+    scores = [float(q @ vector(PASSAGE, row)) for row in range(len(triples.readers[PASSAGE].texts))]
     own = training.positives[training.starts[query] : training.starts[query + 1]].tolist()
     return [row for row in np.argsort(scores)[::-1].tolist() if row not in own][:DEPTH]
 

@@ -57,7 +57,8 @@ def test_the_loss_is_the_papers_and_both_models_get_its_gradient(divergence: Any
 def joint_batches(folder: Path) -> JointBatches:
     """5 queries a batch with a positive and 3 negatives each."""
     triples = trainings.triple_batches(folder)
-    return JointBatches(triples, PairReader(triples.queries, triples.passages, None, textbook.vocabulary(), 7, 16))
+    passages, queries = (reader.texts for reader in triples.readers)
+    return JointBatches(triples, PairReader(queries, passages, None, textbook.vocabulary(), 7, 16))
 
 
 def module(divergence: Any = "of_retriever", dropout: float = 0.0) -> JointModule:
@@ -86,10 +87,11 @@ def test_both_models_read_the_same_lists(tmp_path: Path) -> None:
         assert batch.tokens == sum(map(len, texts.values()))
         np.testing.assert_array_equal(names[batch.listed.numpy()], lists)
         for place, query in enumerate(triples.training.rows[chosen]):
-            assert (texts[place], towers[place]) == (triples.rows(QUERY, np.array([query]))[0].tolist(), QUERY)
+            assert (texts[place], towers[place]) == (triples.readers[QUERY].read(np.array([query]))[0].tolist(), QUERY)
             for column, passage in enumerate(lists[place]):
                 own = count + int(batch.listed[place, column])
-                assert (texts[own], towers[own]) == (triples.rows(PASSAGE, np.array([passage]))[0].tolist(), PASSAGE)
+                read, _ = triples.readers[PASSAGE].read(np.array([passage]))
+                assert (texts[own], towers[own]) == (read.tolist(), PASSAGE)
                 pair = count + len(names) + place * lists.shape[1] + column
                 assert (texts[pair], towers[pair]) == (batches.reader.rows([query], [passage])[0].tolist(), PAIR)
 
@@ -111,8 +113,8 @@ def test_through_the_cache_the_gradient_is_that_of_every_text_by_itself(divergen
 
     products, logits = [], []
     for query, passages in zip(triples.training.rows[chosen], lists, strict=True):
-        q = plain.model.vectors(alone(triples.rows(QUERY, np.array([query]))[0], QUERY))[0]
-        read = [triples.rows(PASSAGE, np.array([passage]))[0] for passage in passages]
+        q = plain.model.vectors(alone(triples.readers[QUERY].read(np.array([query]))[0], QUERY))[0]
+        read = [triples.readers[PASSAGE].read(np.array([passage]))[0] for passage in passages]
         products.append(torch.stack([q @ plain.model.vectors(alone(one, PASSAGE))[0] / TEMPERATURE for one in read]))
         pairs = [batches.reader.rows([query], [passage]) for passage in passages]
         logits.append(torch.cat([plain.reranker.scores(alone(flat, 0, int(second[0]))) for flat, _, second in pairs]))

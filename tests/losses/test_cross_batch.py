@@ -18,7 +18,7 @@ from condensery.losses.cross_batch import joined_passages
 from condensery.losses.gradient_cache import backpropagate
 from condensery.losses.info_nce import info_nce
 from condensery.losses.retrieval_loss import RetrievalLoss
-from condensery.models.biencoder import BiEncoder
+from condensery.models.biencoder import QUERY, BiEncoder
 from condensery.models.condenser import Condenser, CondenserShape
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorSettings
@@ -149,7 +149,9 @@ def cases(folder: Path) -> Iterator[tuple[str, TrainingModule, list[Any], Any]]:
         own = [batches.batch_of(0, np.array(share)) for share in shares]
         yield f"words, copies, {name}", module_of("words"), own, batches.batch_of(0, np.concatenate(shares))
     batches = triples(folder, 2, copies=True)
-    batches.text_queries = TextQueries(batches.queries, np.array([1, 3, 5, 7]), np.array([4, 14, 9, 20]), 4)
+    batches.text_queries = TextQueries(
+        batches.readers[QUERY].texts, np.array([1, 3, 5, 7]), np.array([4, 14, 9, 20]), 4
+    )
     parts, texts = SHARES["unequal"], [np.array([0, 3]), np.array([1, 2])]
     for vectors in (None, np.random.default_rng(3).normal(size=(30, 16)).astype("f").__getitem__):
         batches.vectors = vectors

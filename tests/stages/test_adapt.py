@@ -23,7 +23,7 @@ from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.stages.adaptation.config import KeepBestConfig
 from condensery.stages.adaptation.keep_best import all_far_below, keep_best
-from condensery.stages.base import Artifact
+from condensery.stages.base import Artifact, Context
 from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries
@@ -246,9 +246,9 @@ def kept_by(judge: Any, stages: list[Path], folder: Path, monkeypatch: pytest.Mo
     """What ``keep_best`` returns for a start and a trained stage ``b``, with this judge."""
     monkeypatch.setattr("condensery.stages.adaptation.keep_best.judge_of", lambda *_: judge)
     config = KeepBestConfig.model_construct(trained=["b"], shares=[1.0], level=0.05, bm25_weight=0.0)
-    read = {"input": lambda _: stages[0], "inputs": lambda _: stages[1:]}
-    context: Any = SimpleNamespace(**read, folder=folder, stage_name="adapted")
-    return keep_best(config, context)
+    made_from = {"start": (Artifact(stages[0]),), "trained": tuple(map(Artifact, stages[1:]))}
+    runtime: Any = None
+    return keep_best(config, Context("adapted", folder, runtime, made_from))
 
 
 def test_a_start_that_was_not_trained_is_compared_with_nothing(

@@ -19,7 +19,7 @@ from condensery.retrieval.indexes.fused import FusedIndex, write_fused
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores
-from condensery.stages.base import Input, StageConfig
+from condensery.stages.base import Context, Input, StageConfig
 from condensery.stages.finetuning.batching import scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.registry import registry
@@ -102,7 +102,9 @@ def test_what_it_wrote_is_a_file_that_it_reads(
     assert (tmp_path / "second" / "pair_scores.jsonl").read_text().splitlines() == lines[:4]
     assert found["queries_without_scores"] == found["queries"] - 4
     assert f"{found['queries'] - 4} queries have no scored positive" in capsys.readouterr().out
-    score_pairs._tell("scores", {"pairs": 1, "queries": 1, "queries_without_positive": 0, "queries_without_scores": 0})
+    runtime: Any = None
+    context = Context("scores", tmp_path, runtime, {})
+    score_pairs._tell(context, {"pairs": 1, "queries": 1, "queries_without_positive": 0, "queries_without_scores": 0})
     assert capsys.readouterr().out == "[scores] 1 pair of 1 query has a score\n"
 
 

@@ -152,7 +152,7 @@ def test_a_named_checkpoint_with_too_few_positions_is_one_line(
     plain: Path, read: dict[str, Path], tmp_path: Path
 ) -> None:
     named = {**BACKBONE, "name": str(plain), "tokenizer": str(plain), "max_positions": 512}
-    wanted = "^stages.warm_start: length=65 is longer than the backbone's 64 positions; lower it$"
+    wanted = "^stages.warm_start.length: 65 is too large; the model has 64 positions$"
     with pytest.raises(UserError, match=wanted):
         warm(tmp_path / "warm", read, backbone=named, length=65)
 

@@ -80,8 +80,8 @@ def test_every_epoch_has_every_query_once_and_the_vectors_are_gone(
 
 
 def encoded(module: BiEncoderModule, batches: TripleBatches, rows: np.ndarray, tower: int) -> np.ndarray:
-    store, length = (batches.queries, 7) if tower == QUERY else (batches.passages, 12)
-    flat, starts = text_rows(store, rows, batches.vocabulary, length)
+    store, length = batches.readers[tower].texts, (7 if tower == QUERY else 12)
+    flat, starts = text_rows(store, rows, textbook.vocabulary(), length)
     vectors = np.empty((len(rows), 16), np.float32)
     for chunk in chunks(flat, starts, 60, textbook.PAD, tower=tower):
         vectors[chunk.rows.numpy()] = module.vectors(chunk).detach().float().numpy()

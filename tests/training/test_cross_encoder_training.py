@@ -20,7 +20,8 @@ from condensery.training.settings import LoopSettings
 def list_batches(folder: Path, **changes: Any) -> ListBatches:
     """5 queries a batch with a positive and 3 negatives each."""
     triples = trainings.triple_batches(folder, **changes)
-    return ListBatches(triples, PairReader(triples.queries, triples.passages, None, textbook.vocabulary(), 7, 16))
+    passages, queries = (reader.texts for reader in triples.readers)
+    return ListBatches(triples, PairReader(queries, passages, None, textbook.vocabulary(), 7, 16))
 
 
 def run(

@@ -8,7 +8,7 @@ from condensery.errors import UserError
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
-from condensery.tokens.artifacts import Tokens, tokenise_collection
+from condensery.tokens.artifacts import Tokens, text_readers, tokenise_collection
 from condensery.tokens.tokenizer import train_wordpiece
 from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.data.triples import TripleDataModule
@@ -49,8 +49,9 @@ def test_no_query_is_trained_on_that_shares_a_passage_with_a_dev_query(collectio
 
 def test_those_queries_fill_up_the_sample_to_choose_by(collection: Collection, tmp_path: Path) -> None:
     tokenise_collection(collection, tmp_path / "tokenizer", tmp_path / "tokens", titles=False)
+    readers = text_readers(Tokens(tmp_path / "tokens"), (12, 12))
     for left_out, most, number in ((False, 9, 1), (True, 9, 3), (True, 2, 2), (True, 1, 1)):
-        sample = sample_of(collection, Tokens(tmp_path / "tokens"), (12, 12), most, left_out=left_out)
+        sample = sample_of(collection, readers, most, left_out=left_out)
         assert sample is not None
         assert len(sample.relevant) == number
         assert sample.relevant[:, 0].all(), "all ask for p0"

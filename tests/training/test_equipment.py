@@ -8,7 +8,7 @@ import trainings
 
 from condensery.errors import UserError
 from condensery.training import equipment as module_of_equipment
-from condensery.training.equipment import check_precision, equipment
+from condensery.training.equipment import equipment
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -36,12 +36,11 @@ def test_a_gpu_without_bf16_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert equipment(module, settings.precision, GPU) == (
         "Tesla V100, fp16 with a loss scaler (it has no bf16), memory-efficient attention without padding, AdamW"
     )
-    check_precision("fp16", GPU)
-    check_precision("fp32", GPU)
+    assert "fp32" in equipment(module, "fp32", GPU)
     with pytest.raises(
         UserError, match=r"^trainer\.precision: a Tesla V100 does not compute in bf16; use fp16 or fp32$"
     ):
-        check_precision("bf16", GPU)
+        equipment(module, "bf16", GPU)
 
 
 def test_a_cpu_says_how_many_threads_and_processes(tmp_path: Path) -> None:

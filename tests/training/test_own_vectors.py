@@ -281,7 +281,7 @@ def test_passages_that_stand_still_give_the_gradient_of_those_that_are_encoded_a
     vectors = np.zeros((30, 16))
     with torch.no_grad():
         for row in range(30):
-            (chunk,) = chunks(*encoded.rows(PASSAGE, np.array([row])), 60, 0, tower=PASSAGE)
+            (chunk,) = chunks(*encoded.readers[PASSAGE].read(np.array([row])), 60, 0, tower=PASSAGE)
             vectors[row] = first.vectors(chunk)[0].numpy()
     standing = trainings.triple_batches(tmp_path, vectors=vectors.__getitem__)
     whole, queries = encoded.batch(1), standing.batch(1)

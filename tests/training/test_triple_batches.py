@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import textbook
 import torch
 import trainings
 
@@ -86,7 +87,7 @@ def test_queries_may_come_as_they_stand(tmp_path: Path) -> None:
         assert (epoch, chosen.tolist()) == (step // 3, [*range(13)][step % 3 * 5 :][:5])
         queries = _texts(batches.batch(step), QUERY)
         for row, query in enumerate(chosen):
-            assert queries[row][1:-1] == batches.queries.text(batches.training.rows[query])[:5].tolist()
+            assert queries[row][1:-1] == batches.readers[QUERY].texts.text(batches.training.rows[query])[:5].tolist()
 
 
 def test_rows_hold_the_queries_and_passages_that_were_drawn_each_passage_once(tmp_path: Path) -> None:
@@ -99,9 +100,9 @@ def test_rows_hold_the_queries_and_passages_that_were_drawn_each_passage_once(tm
         assert sorted(queries) == list(range(len(chosen)))
         assert sorted(passages) == list(range(len(chosen), len(chosen) + len(wanted)))
         for row, query in enumerate(chosen):
-            assert queries[row][1:-1] == batches.queries.text(batches.training.rows[query])[:5].tolist()
+            assert queries[row][1:-1] == batches.readers[QUERY].texts.text(batches.training.rows[query])[:5].tolist()
         for row, passage in enumerate(wanted):
-            assert passages[len(chosen) + row][1:-1] == batches.passages.text(passage)[:10].tolist()
+            assert passages[len(chosen) + row][1:-1] == batches.readers[PASSAGE].texts.text(passage)[:10].tolist()
         assert [wanted[row] for row in batch.positive.tolist()] == positive.tolist()
         for query, judged in enumerate(_positives(batches.training, q) for q in chosen):
             assert [bool(flag) for flag in batch.known[query]] == [passage in judged for passage in wanted]
@@ -263,7 +264,7 @@ def test_queries_of_the_text_stand_beside_the_judged_ones_each_with_its_own_pass
         assert known.sum(dim=1).tolist() == [1] * len(own), "its own passage and no other"
         assert known.nonzero()[:, 1].tolist() == batch.positive[judged:].tolist()
         texts = _texts(batch, QUERY)
-        flat, starts = text_rows(made.store, made.rows[own], batches.vocabulary, batches.query_length)
+        flat, starts = text_rows(made.store, made.rows[own], textbook.vocabulary(), 7)
         assert [texts[judged + at] for at in range(len(own))] == [
             part.tolist() for part in np.split(flat, starts[1:-1])
         ]

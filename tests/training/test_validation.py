@@ -15,8 +15,7 @@ from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text.collection import Collection
 from condensery.text.records import Passage, Query
 from condensery.text.writer import CollectionWriter
-from condensery.tokens.artifacts import Tokens, tokenise_collection
-from condensery.tokens.prefixes import NO_PREFIXES
+from condensery.tokens.artifacts import Tokens, text_readers, tokenise_collection
 from condensery.tokens.tokenizer import load_tokenizer, train_wordpiece
 from condensery.training.validation import (
     CandidateSample,
@@ -50,7 +49,7 @@ def collection(folder: Path, own: bool) -> Collection:
 def sample(found: Collection, folder: Path) -> ValidationSample:
     train_wordpiece(found.passages.column("text"), 100, folder / "tokenizer")
     tokenise_collection(found, folder / "tokenizer", folder / "tokens", titles=False)
-    made = sample_of(found, Tokens(folder / "tokens"), (16, 16))
+    made = sample_of(found, text_readers(Tokens(folder / "tokens"), (16, 16)))
     assert made is not None
     return made
 
@@ -103,7 +102,7 @@ def test_candidates_are_ranked_by_themselves_the_positive_first(tmp_path: Path) 
         return rows[queries]
 
     tokens = Tokens(tmp_path / "tokens")
-    made = candidate_sample(found, tokens, (16, 16), 100, drawn, budget=64, prefixes=NO_PREFIXES)
+    made = candidate_sample(found, text_readers(tokens, (16, 16)), 100, drawn, budget=64)
     vectors = {True: torch.randn(6, 8), False: torch.randn(12, 8)}
 
     def encode(chunk: Any) -> torch.Tensor:

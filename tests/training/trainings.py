@@ -26,6 +26,7 @@ from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
+from condensery.tokens.text_reader import TextReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.data.sources import (
@@ -158,13 +159,17 @@ def training_queries(pool: int = 6) -> TrainingQueries:
     return TrainingQueries(np.arange(13) * 2, np.concatenate(positives), starts, pools)
 
 
-def triple_batches(folder: Path, training: TrainingQueries | None = None, **changes: Any) -> TripleBatches:
+def triple_batches(
+    folder: Path, training: TrainingQueries | None = None, lengths: tuple[int, int] = (7, 12), **changes: Any
+) -> TripleBatches:
     """5 queries a batch with 3 hard negatives each."""
     queries = store(folder / "queries", [3 + n % 5 for n in range(26)], seed=1)
     passages = store(folder / "passages", [6 + n % 9 for n in range(30)], seed=2)
-    options = {"batch_size": 5, "negatives": 3, "query_length": 7, "passage_length": 12, "budget": 60, "seed": 5}
+    vocabulary = textbook.vocabulary()
+    readers = TextReader(passages, vocabulary, lengths[1]), TextReader(queries, vocabulary, lengths[0])
+    options = {"batch_size": 5, "negatives": 3, "budget": 60, "seed": 5}
     known = training_queries() if training is None else training
-    return TripleBatches(queries, passages, None, textbook.vocabulary(), known, **{**options, **changes})
+    return TripleBatches(readers, known, **{**options, **changes})
 
 
 def ranking_batches(folder: Path, **changes: Any) -> RankingBatches:
@@ -176,8 +181,8 @@ def ranking_batches(folder: Path, **changes: Any) -> RankingBatches:
     scores = -np.sort(-random.random((20, 4)).astype(np.float32), axis=1)
     vectors = random.normal(size=(15, 16)).astype(np.float32)
     ranking = (np.where(passages >= 0, scores, -np.inf).astype(np.float32), passages)
-    options = {"batch_size": 5, "query_length": 7, "budget": 20, "seed": 5}
-    known = (queries, np.arange(20) + 3, ranking, vectors.__getitem__, textbook.vocabulary())
+    options = {"batch_size": 5, "budget": 20, "seed": 5}
+    known = (TextReader(queries, textbook.vocabulary(), 7), np.arange(20) + 3, ranking, vectors.__getitem__)
     return RankingBatches(*known, **{**options, **changes})
 
 
@@ -265,8 +270,9 @@ def loaded(
 def sample(folder: Path) -> ValidationSample:
     """6 queries and 15 passages."""
     batches, vocabulary = triple_batches(folder), textbook.vocabulary()
-    asked = chunks(*text_rows(batches.queries, range(6), vocabulary, 7), 40, textbook.PAD, tower=QUERY)
-    read = chunks(*text_rows(batches.passages, range(15), vocabulary, 12), 40, textbook.PAD, tower=PASSAGE)
+    asked = chunks(*text_rows(batches.readers[QUERY].texts, range(6), vocabulary, 7), 40, textbook.PAD, tower=QUERY)
+    passages = batches.readers[PASSAGE].texts
+    read = chunks(*text_rows(passages, range(15), vocabulary, 12), 40, textbook.PAD, tower=PASSAGE)
     relevant = np.zeros((6, 15), dtype=bool)
     relevant[np.arange(6), np.arange(6) * 2] = True
     return ValidationSample(asked, read, relevant)

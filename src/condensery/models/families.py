@@ -73,10 +73,11 @@ class Bert:
 
     def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         """Return the input (n, d) of the first layer, from token ids, positions and token types, (n,) each."""
-        if types is not None:
-            types = types[None] if model.config.type_vocab_size > 1 else None  # RoBERTa has a single type
+        further = {}
+        if types is not None and model.config.type_vocab_size > 1:  # RoBERTa has a single type, some families have none
+            further = {"token_type_ids": types[None]}
         at = positions[None] + self.offset(model.config)
-        return model.embeddings(input_ids=ids[None], position_ids=at, token_type_ids=types)[0]
+        return model.embeddings(input_ids=ids[None], position_ids=at, **further)[0]
 
     def position_vectors(self, model: Any, positions: Tensor) -> Tensor:
         """Return the embeddings (k, d) of positions (k,)."""
@@ -168,9 +169,6 @@ class MPNet(Bert):
         made.__dict__["relative_bias"] = layers[0].relative_bias
         return made
 
-    def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        return model.embeddings(input_ids=ids[None], position_ids=positions[None] + self.offset(model.config))[0]
-
     def attention(self, layer: Any) -> Any:
         return layer.attention.attn
 
@@ -197,9 +195,6 @@ class DistilBert(Bert):
 
     def layers(self, model: Any) -> nn.ModuleList:
         return model.transformer.layer
-
-    def embed(self, model: Any, ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        return model.embeddings(input_ids=ids[None], position_ids=positions[None])[0]
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
         return model.vocab_layer_norm(model.activation(model.vocab_transform(states)))

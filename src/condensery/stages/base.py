@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from annotated_types import Ge
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
+from condensery.errors import UserError
 from condensery.keys import Keys, NumberKeys, Text
+from condensery.ranges import no_room
 from condensery.sharing import ShardTask
 from condensery.stages.launcher_config import Launcher, LocalLauncher
 from condensery.stages.workload import Read, Sizes, Work
@@ -24,6 +26,13 @@ Mark = TypeVar("Mark")
 def _without_null(value: Any) -> Any:
     """Drop entries that are null: a recipe removes an inherited entry by setting it to null."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+def _with_room(length: int, info: ValidationInfo) -> int:
+    """Refuse a length that the key ``query_length`` fills."""
+    if "query_length" in info.data and (wrong := no_room(info.data["query_length"], length)):
+        raise ValueError(wrong)
+    return length
 
 
 LeaveOut = BeforeValidator(_without_null)
@@ -74,7 +83,8 @@ NamedFile = Annotated[Path, AfterValidator(expanded)]  # a file that the user na
 Seed = Annotated[int, Ge(0), FromRecipe("seed")]
 SentenceLanguage = Annotated[str, AfterValidator(check_code), FromRecipe("sentence_language"), Later()]
 TextLength = Annotated[int, Ge(4)]  # maximum tokens of a query or passage, including [CLS] and [SEP]
-RowLength = Annotated[int, Ge(8)]  # maximum tokens of a pre-training text, or of a query and a passage in one input
+RowLength = Annotated[int, Ge(8)]  # maximum tokens of a pre-training text
+PairLength = Annotated[int, Ge(8), AfterValidator(_with_room)]  # maximum tokens of a query and a passage in one input
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], FromRecipe("trainer.precision")]
 
 
@@ -118,6 +128,10 @@ class StageConfig(NumberKeys):
             words = value if isinstance(value, list | tuple) else [value]
             literal[name] = [word for word in words if word in inputs[name].literal]
         return [own, literal, list(self.identity()) if hasattr(self, "identity") else [], read]
+
+    def some(self, *names: str) -> dict[str, Any]:
+        """Return some of the values by name, as keyword arguments of what the stage makes of them."""
+        return {name: getattr(self, name) for name in names}
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
         """Check the config against the configs of the stages that it reads.
@@ -343,3 +357,15 @@ class Context:
     def input(self, field: str) -> Path:
         """Return the folder of the single input artifact of ``field``."""
         return self.artifact(field).path
+
+    def place(self, key: str = "") -> str:
+        """Return the name of the stage, or of one of its keys, as messages give it."""
+        return f"stages.{self.stage_name}.{key}".removesuffix(".")
+
+    def error(self, key: str, message: str) -> UserError:
+        """Return an error about one of the stage's keys; an empty key = about the stage."""
+        return UserError(f"{self.place(key)}: {message}")
+
+    def say(self, text: str) -> None:
+        """Print a line that begins with the name of the stage."""
+        print(f"[{self.stage_name}] {text}", flush=True)

@@ -30,10 +30,8 @@ def vectors_of(context: Context, key: str, named: str) -> tuple[DenseIndex, Path
     dense = read_json(artifact.path / "index.json").get("method") == "dense"
     index = DenseIndex(artifact.path, context.runtime.threads, device="cpu") if dense else None
     if index is None or encoder is None or index.starts is not None:
-        raise UserError(
-            f"stages.{context.stage_name}.{key}: {named} does not have one vector for each passage; name a dense"
-            " retriever that is encoded with windows=1"
-        )
+        lacking = f"{named} does not have one vector for each passage"
+        raise context.error(key, f"{lacking}; name a dense retriever that is encoded with windows=1")
     return index, encoder.path
 
 

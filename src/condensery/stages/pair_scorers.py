@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from condensery.errors import UserError
 from condensery.models.cross_encoder import CrossEncoder, load_reranker
 from condensery.retrieval.cross_encoders import PairScorer
 from condensery.stages.base import Artifact, Context
@@ -29,9 +28,7 @@ def cross_encoder(
     """
     tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
-        raise UserError(
-            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was trained on another collection"
-        )
+        raise context.error("cross_encoders", f"{artifact.kind}/{artifact.id} was trained on another collection")
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
     if queries is not None:
         reader = replace(reader, queries=queries)

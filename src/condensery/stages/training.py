@@ -12,7 +12,6 @@ from pytorch_lightning import callbacks
 from pytorch_lightning.callbacks import Callback
 
 from condensery.distributed import processes, rank
-from condensery.errors import UserError
 from condensery.losses.registry import temperature_of
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.config import BackboneConfig
@@ -28,19 +27,18 @@ from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.sharing import NotRankZero
 from condensery.stages.base import Artifact, Context
 from condensery.stages.card import card_of
-from condensery.stages.checks import check_length
 from condensery.stages.devices import init_process_group, torch_device
 from condensery.stages.training_config import SMALLEST, EncoderStageConfig, OptimisedStageConfig, ValidatedConfig
 from condensery.system import memory_growth
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Tokens
+from condensery.tokens.artifacts import Tokens, text_readers
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.callbacks import EMAWeightAveraging
 from condensery.training.chunk_size import chunk_that_fits
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
-from condensery.training.equipment import check_precision, equipment
+from condensery.training.equipment import equipment
 from condensery.training.logs import other_loggers, wandb_logger
 from condensery.training.loop import first_step, fit
 from condensery.training.modules.encoders import EncoderModule
@@ -83,46 +81,38 @@ def run_training(
         NotRankZero: this process is not the first, so it ends the stage here.
     """
     memory_growth.keep_flat()
-    device = torch_device(context.runtime.accelerator)
-    init_process_group(context.runtime)
-    _check_positions(module, config, context.stage_name)
-    check_precision(config.precision, device)
+    runtime = context.runtime
+    device = torch_device(runtime.accelerator)
+    init_process_group(runtime)
+    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
+        for key, tokens in config.lengths().items():
+            encoder.check_length(tokens, context.place(key))
     if config.chunk_tokens == "auto":
         chunk = chunk_that_fits(module, data.batches, config.precision, device, SMALLEST)
         data.batches.budget = chunk  # type: ignore[attr-defined]
         if rank() == 0:
-            print(f"[{context.stage_name}] chunks of {chunk:,} tokens", flush=True)
-    train = partial(
-        fit,
-        module,
-        data,
-        settings,
-        context.folder,
-        context.stage_name,
-        accelerator=context.runtime.accelerator,
-        compiled=context.runtime.compile,
-        sample=sample,
-        callbacks=[*callbacks, *_callbacks(config, context, validated=sample is not None)],
-        flags=context.runtime.flags,
-    )
+            context.say(f"chunks of {chunk:,} tokens")
+    called = [*callbacks, *_callbacks(config, context, validated=sample is not None)]
+    machine: dict[str, Any] = {"accelerator": runtime.accelerator, "compiled": runtime.compile, "flags": runtime.flags}
+    where = context.folder, context.stage_name
+    train = partial(fit, module, data, settings, *where, sample=sample, callbacks=called, **machine)
     if rank() > 0:
         train()
         raise NotRankZero
-    used = equipment(module, config.precision, device, processes(), context.runtime.compile)
+    used = equipment(module, config.precision, device, processes(), runtime.compile)
     first = first_step(context.folder)
-    print(f"[{context.stage_name}] trains on {used}", flush=True)
+    context.say(f"trains on {used}")
     warnings = [*unsuited(module, config, context.stage_name), *new_head_warning(module, config, context.stage_name)]
     for warning in warnings:
-        print(f"[{context.stage_name}] warning: {warning}", flush=True)
+        context.say(f"warning: {warning}")
     if first:
-        print(f"[{context.stage_name}] resumes from step {first:,} of {settings.steps:,}", flush=True)
+        context.say(f"resumes from step {first:,} of {settings.steps:,}")
     tracked = _tracked(config, context)
-    others = other_loggers(tracked, context.folder, first, context.runtime.tensorboard, context.runtime.trackio)
+    others = other_loggers(tracked, context.folder, first, runtime.tensorboard, runtime.trackio)
     with wandb_logger(tracked, context.folder, first) as loggers:
         values = train(loggers=[*loggers, *others])
     if module.global_step < settings.steps:
-        message = f"a callback ended the training at step {module.global_step:,} of {settings.steps:,}"
-        print(f"[{context.stage_name}] {message}", flush=True)
+        context.say(f"a callback ended the training at step {module.global_step:,} of {settings.steps:,}")
     used = "; ".join([used, *module.process_changes])
     return {"steps": module.global_step, "trained_on": used, **({"warnings": warnings} if warnings else {}), **values}
 
@@ -228,7 +218,7 @@ def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) 
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
             if rank() == 0:
-                print(f"[{context.stage_name}] {chosen.name} has no effect: this stage is not validated", flush=True)
+                context.say(f"{chosen.name} has no effect: this stage is not validated")
         elif chosen.everywhere or rank() == 0:
             arguments = chosen.arguments(context.folder / SAVED / label, validated)
             kinds = {**vars(callbacks), EMAWeightAveraging.__name__: EMAWeightAveraging}
@@ -242,9 +232,7 @@ def _tracked(config: OptimisedStageConfig, context: Context) -> Tracked:
     run_id = context.folder.name.partition(".")[0]
     label = runtime.labels.get(name, "")
     return Tracked(
-        runtime.wandb.enabled,
-        runtime.wandb.project,
-        runtime.wandb.entity,
+        **runtime.wandb.model_dump(),
         group=runtime.group,
         name=f"{name} · {label}" if label else name,
         job_type=kind,
@@ -267,7 +255,7 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
     if config.init != "backbone":
         towers = load_biencoder(context.input("init"), separate, backbone.dropout, backbone.vector_options())
         if rank() == 0 and (lost := _lost_settings(towers.settings, backbone, context.artifact("init"))):
-            print(f"[{context.stage_name}] {config.init} {lost}", flush=True)
+            context.say(f"{config.init} {lost}")
         return towers
     return backbone_towers(backbone, vocabulary, config.seed, separate)
 
@@ -304,16 +292,6 @@ def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int,
     return None if folder is None else longest_inputs(folder)
 
 
-def _check_positions(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> None:
-
-    for encoder in (part for part in module.modules() if isinstance(part, Encoder)):
-        for key, tokens in config.lengths().items():
-            try:
-                check_length(key, tokens, encoder.longest)
-            except ValueError as error:
-                raise UserError(f"stages.{stage}: {error}") from None
-
-
 def validation_sample(
     config: OptimisedStageConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | CandidateSample | None:
@@ -334,11 +312,11 @@ def validation_sample(
     sizes = config.validation_queries, config.validation_passages
     settings = module.towers().settings
     prefixes = Prefixes.of(context.input("tokenizer"), settings.query_prefix, settings.passage_prefix, lengths)
-    how: dict[str, Any] = {"budget": config.budget, "prefixes": prefixes}
+    readers = text_readers(tokens, lengths, prefixes)
     if "dev" in collection.splits and (pool := context.made_from.get("validation_candidates")):
         runtime = context.runtime
         index = open_index(pool[0].path, collection, runtime.threads, device=runtime.search_device)
         positives = collection.qrels("dev").positives()
         candidates_of = SampledCandidates(index, index, positives, CANDIDATES, CANDIDATES_DEPTH).candidates
-        return candidate_sample(collection, tokens, lengths, sizes[0], candidates_of, **how)
-    return sample_of(collection, tokens, lengths, *sizes, **how)
+        return candidate_sample(collection, readers, sizes[0], candidates_of, budget=config.budget)
+    return sample_of(collection, readers, *sizes, budget=config.budget)

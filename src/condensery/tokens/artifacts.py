@@ -17,7 +17,9 @@ from condensery.text.collection import Collection
 from condensery.text.table import Column, TextTable
 from condensery.tokens.coverage import CHARACTERS
 from condensery.tokens.pairs import PairReader
+from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
 from condensery.tokens.store import TokenStore, tokenise
+from condensery.tokens.text_reader import Readers, TextReader
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 
@@ -148,6 +150,12 @@ def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int)
     """Return a reader of encoder inputs [CLS] query [SEP] passage [SEP]; for the other arguments see ``PairReader``."""
     stores = (tokens.queries, tokens.passages, tokens.titles)
     return PairReader(*stores, tokens.vocabulary, query_length, length, separators)
+
+
+def text_readers(tokens: Tokens, lengths: tuple[int, int], prefixes: Prefixes = NO_PREFIXES) -> Readers:
+    """Return the readers of passages and queries. ``lengths``: maximum query length and passage length in tokens."""
+    passages = TextReader(tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, prefixes.passage)
+    return passages, TextReader(tokens.queries, tokens.vocabulary, lengths[0], prefix=prefixes.query)
 
 
 @dataclass(frozen=True)

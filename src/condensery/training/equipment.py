@@ -9,11 +9,6 @@ from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import Precision
 
 
-def check_precision(precision: Precision, device: torch.device) -> None:
-    """Raise ``UserError`` unless ``device`` supports ``precision``."""
-    precision_on(device, precision, "trainer.precision")
-
-
 def equipment(
     module: TrainingModule, precision: Precision, device: torch.device, processes: int = 1, compiled: bool = False
 ) -> str:
@@ -33,7 +28,7 @@ def _devices(device: torch.device, processes: int) -> str:
 
 
 def _precision(precision: Precision, device: torch.device) -> str:
-    if precision != "fp16":
+    if precision_on(device, precision, "trainer.precision") != "fp16":
         return precision
     return "fp16 with a loss scaler" + ("" if has_bf16(device) else " (it has no bf16)")
 

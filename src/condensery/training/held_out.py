@@ -14,8 +14,8 @@ from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator, nested_subset, uniforms
 from condensery.text.words import words
 from condensery.tokens.artifacts import Passages, Queries
-from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.text_reader import TextReader
 from condensery.training.validation import ValidationSample
 
 WANTED = 500  # number of passages to hold out
@@ -92,22 +92,17 @@ def held_out_sample(
     rest = random.permutation(np.setdiff1d(np.arange(len(queries.counts)), own))[:others]
     passages = np.concatenate([own, rest])  # (p,)
     hidden = np.concatenate([hidden[asked], np.full((len(rest), 2), -1, np.int64)])  # (p, 2)
-    vocabulary = texts.vocabulary
-    rows = {
-        QUERY: text_rows(queries.store, asked, vocabulary, lengths[0], prefix=prefixes.query),
-        PASSAGE: text_rows(
-            texts.store, passages, vocabulary, lengths[1], texts.titles, hidden=hidden, prefix=prefixes.passage
-        ),
-    }
-    parts = {tower: chunks(*flat, budget, vocabulary.pad, tower=tower) for tower, flat in rows.items()}
+    asking = TextReader(queries.store, texts.vocabulary, lengths[0], prefix=prefixes.query)
+    reading = TextReader(texts.store, texts.vocabulary, lengths[1], texts.titles, prefixes.passage)
+    parts = asking.chunks(asked, budget, QUERY), reading.chunks(passages, budget, PASSAGE, hidden)
     relevant = np.arange(len(own))[:, None] == np.arange(len(passages))  # (q, p)
     asked_texts, passage_texts = queries.texts_at(asked), texts.table.column("text").take(passages)
     inputs: dict[bytes, int] = {}
-    ids, starts = rows[PASSAGE]
+    ids, starts = reading.read(passages, hidden)
     kinds = np.array([inputs.setdefault(ids[a:b].tobytes(), len(inputs)) for a, b in pairwise(starts)])  # (p,)
     equal = (own[:, None] == passages) | (kinds[: len(own), None] == kinds)  # (q, p)
     same = equal | _containing(asked_texts, passage_texts)  # (q, p)
-    return ValidationSample(parts[QUERY], parts[PASSAGE], relevant, same & ~relevant)
+    return ValidationSample(*parts, relevant, same & ~relevant)
 
 
 def _containing(queries: Sequence[str], passages: Sequence[str]) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from pytorch_lightning.profilers import AdvancedProfiler, PyTorchProfiler, Simpl
 from condensery.distributed import from_rank_zero, processes, rank
 from condensery.errors import UserError
 from condensery.models.encoder import compiled as compiled_layers
+from condensery.models.precision import precision_on
 from condensery.system.signals import after_this_step
 from condensery.training.callbacks import (
     AtomicCheckpointIO,
@@ -29,7 +30,6 @@ from condensery.training.callbacks import (
     Waiting,
 )
 from condensery.training.data.data_module import StepDataModule
-from condensery.training.equipment import check_precision
 from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
 from condensery.training.modules.optimisation import TrainingModule
 from condensery.training.settings import LoopSettings
@@ -105,7 +105,7 @@ def fit(
     """
     first = rank() == 0
     gpu = accelerator != "cpu" and torch.cuda.is_available()
-    check_precision(settings.precision, torch.device("cuda" if gpu else "cpu"))
+    precision_on("cuda" if gpu else "cpu", settings.precision, "trainer.precision")
     _quieten()
     checkpoint = from_rank_zero(last_checkpoint(folder))
     called, checkpoints = [*callbacks], None

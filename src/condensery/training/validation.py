@@ -18,10 +18,9 @@ from condensery.retrieval.indexes.own_passages import own_passages
 from condensery.retrieval.searchers.bm25 import BM25
 from condensery.text.collection import Collection
 from condensery.text.languages import guess
-from condensery.tokens.artifacts import Tokens
-from condensery.tokens.batches import Chunk, chunks, text_rows
+from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
-from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
+from condensery.tokens.text_reader import Readers
 from condensery.training.dev_passages import Relevant, parted_by_dev
 
 Ids = NDArray[np.int64]
@@ -69,24 +68,20 @@ class ValidationSample(_Sample):
 
 def sample_of(
     collection: Collection,
-    tokens: Tokens,
-    lengths: tuple[int, int],
+    readers: Readers,
     queries: int = 200,
     passages: int = 2000,
     *,
     budget: int = 8192,
-    prefixes: Prefixes = NO_PREFIXES,
     left_out: bool = False,
 ) -> ValidationSample | None:
     """Draw a validation sample: some dev queries, the queries' positives, and random passages.
 
     Args:
         collection: collection with the judgements.
-        tokens: tokenised texts of the collection.
-        lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included.
+        readers: readers of the collection's passages and queries.
         queries, passages: maximum number of queries and of random passages; the positives are added to the passages.
         budget: maximum number of tokens in a chunk, padding included.
-        prefixes: token ids put before queries and passages.
         left_out: whether training queries that share a relevant passage with a dev query are added, if there are fewer dev
             queries than ``queries``.
 
@@ -97,19 +92,14 @@ def sample_of(
         return None
     chosen, passage_rows, relevant = _drawn(collection, queries, passages, left_out)
     own = _own(collection, chosen, passage_rows)
-    parts = _read(tokens, chosen, passage_rows, lengths, budget, prefixes)
+    parts = _read(readers, chosen, passage_rows, budget)
     return ValidationSample(*parts, relevant, own if own.any() else None)
 
 
-def _read(
-    tokens: Tokens, queries: Ids, passages: Ids, lengths: tuple[int, int], budget: int, prefixes: Prefixes
-) -> tuple[list[Chunk], list[Chunk]]:
+def _read(readers: Readers, queries: Ids, passages: Ids, budget: int) -> tuple[list[Chunk], list[Chunk]]:
     """Return the chunks of the queries (q,) and the passages (p,), given by their rows in the collection."""
-    vocabulary = tokens.vocabulary
-    asked = text_rows(tokens.queries, queries, vocabulary, lengths[0], prefix=prefixes.query)
-    read = text_rows(tokens.passages, passages, vocabulary, lengths[1], tokens.titles, prefix=prefixes.passage)
-    of_queries = chunks(*asked, budget, vocabulary.pad, tower=QUERY)
-    return of_queries, chunks(*read, budget, vocabulary.pad, tower=PASSAGE)
+    asked = readers[QUERY].chunks(queries, budget, QUERY)
+    return asked, readers[PASSAGE].chunks(passages, budget, PASSAGE)
 
 
 @dataclass(frozen=True)
@@ -126,19 +116,12 @@ class CandidateSample(_Sample):
 
 
 def candidate_sample(
-    collection: Collection,
-    tokens: Tokens,
-    lengths: tuple[int, int],
-    queries: int,
-    candidates_of: Callable[[Ids], Ids],
-    *,
-    budget: int,
-    prefixes: Prefixes,
+    collection: Collection, readers: Readers, queries: int, candidates_of: Callable[[Ids], Ids], *, budget: int
 ) -> CandidateSample:
     """Draw some dev queries, and take their candidates.
 
     Args:
-        collection, tokens, lengths, budget, prefixes: as for ``sample_of``; the collection has a dev split.
+        collection, readers, budget: as for ``sample_of``; the collection has a dev split.
         queries: maximum number of queries.
         candidates_of: function from query rows (q,) to rows of passages (q, c), the positive first; -1 = there is no further
             candidate.
@@ -148,7 +131,7 @@ def candidate_sample(
     rows = candidates_of(chosen)  # (q, c)
     known, places = np.unique(rows, return_inverse=True)
     empty = int((known < 0).sum())  # 1 if ``known`` contains -1, otherwise 0
-    parts = _read(tokens, chosen, known[empty:], lengths, budget, prefixes)
+    parts = _read(readers, chosen, known[empty:], budget)
     return CandidateSample(*parts, places.reshape(rows.shape) - empty)
 
 

@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from condensery.baselines.ance.batches import RefreshedBatches
 from condensery.distributed import copy_first_weights
 from condensery.errors import UserError
-from condensery.models.biencoder import QUERY
+from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, encode_chunks, write_dense_index
 from condensery.retrieval.no_negatives import packed
@@ -95,9 +95,8 @@ class Refresh(pl.Callback):
             found: Tensor = module.vectors(chunk.to(module.device))
             return found
 
-        read = triples.vocabulary, triples.passage_length
-        passages = EncoderInput(triples.passages, *read, triples.titles, triples.prefixes.passage)
-        asked = EncoderInput(triples.queries, triples.vocabulary, triples.query_length, prefix=triples.prefixes.query)
+        read = triples.readers[PASSAGE]
+        passages = EncoderInput(read.texts, read.vocabulary, read.length, read.titles, read.prefix)
         encoding = Encoding(folder / INDEX, SHARD, budget, group=group, label=label, encoder="in training")
         encoding.passages(vectors, passages)
         group.from_rank_zero(lambda: write_dense_index(folder / INDEX))
@@ -107,8 +106,7 @@ class Refresh(pl.Callback):
 
         def ranked(part: Ids, task: ProgressTask) -> tuple[NDArray[Any], ...]:
             numbers = chosen[np.searchsorted(rows, part)]
-            parts = [replace(chunk, tower=QUERY) for chunk in asked.chunks(part, budget)]
-            queries = encode_chunks(vectors, parts, len(part))
+            queries = encode_chunks(vectors, triples.readers[QUERY].chunks(part, budget, QUERY), len(part))
             scores, found = index.search_vectors(queries, k, task)  # (m, k) each
             free = self._free(numbers, found)  # (m, k)
             return padded([(s[kept], f[kept]) for s, f, kept in zip(scores, found, free, strict=True)], self.depth)

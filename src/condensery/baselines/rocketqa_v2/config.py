@@ -1,13 +1,11 @@
 """Configs of the stages of RocketQAv2 (Ren et al. 2021)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, Self
-
-from pydantic import model_validator
+from typing import Annotated, ClassVar, Literal
 
 from condensery.models.flops import Step
-from condensery.ranges import Count, Positive, Share, no_room
-from condensery.stages.base import Input, RowLength, StageConfig, TextLength
+from condensery.ranges import Count, Positive, Share
+from condensery.stages.base import Input, PairLength, StageConfig, TextLength
 from condensery.stages.finetuning.config import QueriesConfig
 from condensery.stages.registry import stage
 from condensery.stages.training_config import EncoderStageConfig, ValidatedConfig
@@ -40,7 +38,7 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """maximum tokens of a query, including [CLS] and [SEP]"""
     passage_length: TextLength = 128
     """maximum tokens of a passage that the retriever reads"""
-    length: RowLength = 160
+    length: PairLength = 160
     """maximum tokens of query and passage together, as the re-ranker reads them"""
     batch_size: Count = 96
     """queries per step"""
@@ -50,12 +48,6 @@ class TrainJointlyConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """share of the steps in which the learning rate rises; afterwards it falls linearly to zero"""
     learning_rate: Positive = 1e-5
     """peak learning rate of AdamW"""
-
-    @model_validator(mode="after")
-    def _room_for_a_passage(self) -> Self:
-        if wrong := no_room(self.query_length, self.length):
-            raise ValueError(wrong)
-        return self
 
     def work(self, read: Read) -> Work:
         """Estimate the work of the training steps. The retriever reads each passage alone, the re-ranker with its query."""

@@ -17,7 +17,7 @@ from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.cross_encoder import CrossEncoder
 from condensery.ranges import Positive, check_values
-from condensery.tokens.batches import Chunk, chunks
+from condensery.tokens.batches import Chunk
 from condensery.tokens.pairs import PairReader
 from condensery.training.data.steps import ALL, Batch, Share
 from condensery.training.data.triple_batches import TripleBatches
@@ -83,9 +83,8 @@ class JointBatches:
         passages, listed = np.unique(lists, return_inverse=True)  # (p,)
         parts, first = list[Chunk](), 0
         for tower, rows in ((QUERY, queries), (PASSAGE, passages)):
-            places = np.arange(first, first + len(rows))
-            pad = triples.vocabulary.pad
-            parts += chunks(*triples.rows(tower, rows), self.budget, pad, tower=tower, rows=places)
+            read = triples.readers[tower].chunks(rows, self.budget, tower)
+            parts += [replace(chunk, rows=chunk.rows + first) for chunk in read]
             first += len(rows)
         pairs = self.reader.chunks(np.repeat(queries, lists.shape[1]), lists.reshape(-1), self.budget)
         parts += [replace(chunk, tower=PAIR, rows=chunk.rows + first) for chunk in pairs]

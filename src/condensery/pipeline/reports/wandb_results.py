@@ -29,9 +29,7 @@ def log_results(
     for part in (*(markdown(table).encode() for table in tables), *(path.read_bytes() for path in pictures)):
         content.update(part)
     tracked = Tracked(
-        settings.enabled,
-        settings.project,
-        settings.entity,
+        **settings.model_dump(),
         group=folder.name,
         name="results",
         job_type="results",

@@ -24,6 +24,7 @@ from condensery.system.files import load_array, save_array
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Passages, Queries, Tokens
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.text_reader import TextReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.held_out import chosen_queries, held_out_queries
@@ -48,35 +49,22 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     measured = len(collection.questions("dev")) if dev else 0
     measured += len(held_out_queries(queries, texts, np.random.default_rng()))
     if measured < FEW and not config.train_unmeasured:
-        why, key = f"only {number_of(measured, 'queries')} {TOO_FEW}", f"stages.{context.stage_name}.train_unmeasured"
-        print(f"[{context.stage_name}] not trained, because {why}; to train anyway, set {key}=true", flush=True)
+        why, key = f"only {number_of(measured, 'queries')} {TOO_FEW}", context.place("train_unmeasured")
+        context.say(f"not trained, because {why}; to train anyway, set {key}=true")
         save_retriever(saved, context.folder, encoder)
         return {"queries": 0}
     rows = chosen_queries(queries, config.number, config.seed)
     if not len(rows):
-        raise UserError(f"stages.{context.stage_name}.queries: all passages with a query are held out; add documents")
+        raise context.error("queries", "all passages with a query are held out; add documents")
     ranking = _ranked(config, context, collection, queries, rows)
     lengths = min(config.query_length, saved.query_length), saved.passage_length
     prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
-    batches = RankingBatches(
-        queries.store,
-        rows,
-        ranking,
-        index.passage_vectors,
-        Tokens(context.input("tokens")).vocabulary,
-        batch_size=config.batch_size,
-        query_length=lengths[0],
-        budget=config.budget,
-        seed=config.seed,
-        prefix=prefix,
-    )
+    reader = TextReader(queries.store, Tokens(context.input("tokens")).vocabulary, lengths[0], prefix=prefix)
+    sizes = config.some("batch_size", "budget", "seed")
+    batches = RankingBatches(reader, rows, ranking, index.passage_vectors, **sizes)
     towers = saved.model if not saved.model.shared else BiEncoder.from_encoder(saved.model.passage, separate=True)
-    module = QueryTowerModule(
-        towers.train(),
-        temperature=config.temperature,
-        teacher_temperature=config.teacher_temperature,
-        **config.optimiser(),
-    )
+    temperatures = config.some("temperature", "teacher_temperature")
+    module = QueryTowerModule(towers.train(), **temperatures, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     longest = saved.query_length, saved.passage_length
     return {"queries": len(rows), **train_and_save(module, data, config, context, longest, tokenizer=encoder)}
@@ -112,10 +100,8 @@ def _scorer(
 ) -> PairScorer:
     """Load a cross-encoder for queries made from the text. Raises ``UserError`` if it reads token ids of another stage."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
-        raise UserError(
-            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} was made with other token ids than"
-            f" those of {config.tokens}; give both stages the same stage as `tokens`"
-        )
+        other = f"{artifact.kind}/{artifact.id} was made with other token ids than those of {config.tokens}"
+        raise context.error("cross_encoders", f"{other}; give both stages the same stage as `tokens`")
     return cross_encoder(artifact, collection, config.precision, context, queries.store)
 
 

@@ -1,13 +1,14 @@
 """Stage ``keep_best``: keeps the best interpolation of trained and initial weights, or the initial encoder."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from condensery.evaluation.significance import CHANCE, FEW, randomisation_test
 from condensery.models.blending import blended, same_weights
-from condensery.models.checkpoints.retrievers import SavedRetriever, load_retriever, save_retriever
+from condensery.models.checkpoints.retrievers import load_retriever, save_retriever
 from condensery.reporting.choice import HELD_OUT, choice
 from condensery.stages.adaptation.config import KeepBestConfig
 from condensery.stages.adaptation.sample import DEV, LEFT_OUT, judge_of
@@ -31,7 +32,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     if judge is None:
         by_dev = config.by == "dev" or config.queries is None
         wanted, remedy = (DEV, OF_DEV) if by_dev else (HELD_OUT, OF_HELD_OUT)
-        print(f"[{context.stage_name}] there are no {wanted} to choose by, so {KEPT_START}; {remedy}", flush=True)
+        context.say(f"there are no {wanted} to choose by, so {KEPT_START}; {remedy}")
         save_retriever(start, context.folder, context.input("start"))
         nothing = {"by": None, "queries": 0, "kept": "start", "share": 0.0}
         write_json(context.folder / "kept.json", {**nothing, "values": []})
@@ -44,7 +45,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
         for share in config.shares:
             found = judge.reciprocal_ranks(blended(start.model, model, share))
             if found is None:
-                print(f"[{context.stage_name}] {share:g} of {name} is left out: its vectors are not finite", flush=True)
+                context.say(f"{share:g} of {name} is left out: its vectors are not finite")
                 continue
             ranks[name, share] = found
     every = {candidate: np.concatenate(found) for candidate, found in ranks.items()}
@@ -59,9 +60,7 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     worse_on_dev = judged in judge.samples and of_each[best][judged] < of_each["start", 0.0][judged]
     name, share = best if (p < config.level or config.level == 1) and not worse_on_dev else ("start", 0.0)
     kept = blended(start.model, models[name], share) if share else start.model
-    save_retriever(
-        SavedRetriever(kept, start.query_length, start.passage_length), context.folder, context.input("start")
-    )
+    save_retriever(replace(start, model=kept), context.folder, context.input("start"))
     queries = len(every[best])
     chosen = {"by": judge.by, "queries": queries, "kept": name, "share": share, "p": round(p, 6)}
     chosen |= {"worse_on_dev": worse_on_dev, "MRR@10": means[name, share]}
@@ -70,9 +69,9 @@ def keep_best(config: KeepBestConfig, context: Context) -> dict[str, Any]:
     values = [{"of": of, "share": part, "MRR@10": means[of, part], "by": of_each[of, part]} for of, part in means]
     write_json(context.folder / "kept.json", {**chosen, "values": values})
     fused = f"each candidate fused with BM25 (weight {config.bm25_weight:g}): " if config.bm25_weight else ""
-    print(f"[{context.stage_name}] {fused}{choice({**chosen, 'level': config.level, 'values': values})}", flush=True)
+    context.say(f"{fused}{choice({**chosen, 'level': config.level, 'values': values})}")
     if queries < FEW and models:
-        print(f"[{context.stage_name}] {CHANCE}", flush=True)
+        context.say(CHANCE)
     first, *others = means.values()
     if all_far_below(first, others):
         chosen["warnings"] = [f"{', '.join(f'stages.{one}' for one in config.trained)}: {WORSE}"]

@@ -1,6 +1,7 @@
 """Comparison of retrievers before the final evaluation: MRR@10 on dev queries and on queries of held-out passages."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from condensery.stages.adaptation.config import SampleConfig
 from condensery.stages.base import Context
 from condensery.stages.devices import on_device
 from condensery.text.collection import Collection
-from condensery.tokens.artifacts import Passages, Queries, Tokens
+from condensery.tokens.artifacts import Passages, Queries, Tokens, text_readers
 from condensery.tokens.batches import Chunk
 from condensery.tokens.prefixes import Prefixes
 from condensery.tokens.tokenizer import load_tokenizer
@@ -25,7 +26,7 @@ from condensery.training.validation import ValidationSample, bm25_scores, encode
 
 DEV = "dev queries"
 LEFT_OUT = f"{DEV} and training queries that were left out"
-Encode = Callable[["BiEncoder"], Callable[["Chunk"], "torch.Tensor"]]
+Encode = Callable[[BiEncoder], Callable[[Chunk], torch.Tensor]]
 
 
 class Judge:
@@ -38,7 +39,7 @@ class Judge:
         folder: folder of ``start``.
         samples: the samples, by the name of their queries.
         encode: function that takes a retriever and returns the function that encodes chunks with it.
-        bm25_weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
+        weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
 
     Attributes:
         by: the names of the samples, joined by "and".
@@ -49,18 +50,12 @@ class Judge:
     """
 
     def __init__(
-        self,
-        start: BiEncoder,
-        folder: Path,
-        samples: Mapping[str, ValidationSample],
-        encode: Encode,
-        bm25_weight: float,
+        self, start: BiEncoder, folder: Path, samples: Mapping[str, ValidationSample], encode: Encode, weight: float
     ) -> None:
-
-        self.start, self.samples, self.encode, self.weight = start, samples, encode, bm25_weight
+        self.start, self.samples, self.encode, self.weight = start, samples, encode, weight
         self.by = " and ".join(samples)
         self.passages = [encoded(encode(start), sample.passages) for sample in samples.values()]
-        tokenizer = load_tokenizer(folder) if bm25_weight else None
+        tokenizer = load_tokenizer(folder) if weight else None
         self.bm25 = [None if tokenizer is None else bm25_scores(sample, tokenizer) for sample in samples.values()]
         first = self.reciprocal_ranks(start)
         if first is None:
@@ -102,18 +97,15 @@ def judge_of(
     lengths, own = (start.query_length, start.passage_length), start.model.settings
     prefixes = Prefixes.of(folder, own.query_prefix, own.passage_prefix, lengths)
     sizes = (config.number, config.passages)
-    how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
     found: dict[str, ValidationSample | None] = {}
     if config.by != "queries":
-        name, tokens = LEFT_OUT if left_out else DEV, Tokens(context.input("tokens"))
-        found[name] = sample_of(collection, tokens, lengths, *sizes, **how, left_out=left_out)
+        name, readers = LEFT_OUT if left_out else DEV, text_readers(Tokens(context.input("tokens")), lengths, prefixes)
+        found[name] = sample_of(collection, readers, *sizes, budget=config.chunk_tokens, left_out=left_out)
     if config.by != "dev" and config.queries is not None:
         artifact = context.artifact("queries")
         texts = Passages(artifact.input("passages").path)
+        how: dict[str, Any] = {"budget": config.chunk_tokens, "prefixes": prefixes}
         found[HELD_OUT] = held_out_sample(Queries(artifact.path), texts, lengths, *sizes, **how)
     samples = {name: sample for name, sample in found.items() if sample is not None}
-
-    def encode(model: BiEncoder) -> Callable[[Chunk], torch.Tensor]:
-        return on_device(model, BiEncoder.vectors, context, config.precision)
-
+    encode = partial(on_device, compute=BiEncoder.vectors, context=context, precision=config.precision)
     return Judge(start.model, folder, samples, encode, config.bm25_weight) if samples else None

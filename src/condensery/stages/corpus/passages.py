@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError
 from condensery.stages.base import Context
 from condensery.stages.corpus.config import PassagesConfig
 from condensery.system.progress import progress
@@ -66,7 +65,7 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
             else:
                 empty += 1
     if not hashes:
-        raise UserError(f"stages.{context.stage_name}: no document of {collection.name} contains a word; add documents")
+        raise context.error("", f"no document of {collection.name} contains a word; add documents")
     IdIndex.of(np.frombuffer(hashes, np.uint64)).save(path.with_suffix(SUFFIX))
     return np.frombuffer(starts, np.int64), empty
 
@@ -95,26 +94,19 @@ def _grouped(config: PassagesConfig, context: Context, collection: Collection) -
 def _blocks(collection: Collection, with_titles: bool) -> Iterator[list[DocumentTexts]]:
     """Yield the documents for pre-training, in blocks of about ``BLOCK`` texts."""
     texts, starts = pretraining_texts(collection)
-    separate = collection.documents
-    documents = len(starts) - 1
     first = 0
-    while first < documents:
+    while first < len(starts) - 1:
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + BLOCK, side="right")) - 1)
-        edges = (starts[first : last + 1] - starts[first]).tolist()
-        block_texts = texts[int(starts[first]) : int(starts[last])]
-        if separate is None:
-            rows = slice(int(starts[first]), int(starts[last]))
-            ids = collection.passages.column("document")[rows]
-            titles = collection.passages.column("title")[rows]
+        edges, rows = starts[first : last + 1] - starts[first], slice(int(starts[first]), int(starts[last]))
+        if collection.documents is None:
+            ids, titles = (collection.passages.column(name)[rows] for name in ("document", "title"))
             names = [ids[edge] for edge in edges[:-1]]
         else:
-            names = separate.column("id")[first:last]
-            of_documents = separate.column("title")[first:last]
+            names, of_documents = (collection.documents.column(name)[first:last] for name in ("id", "title"))
             titles = [title for title, size in zip(of_documents, np.diff(edges), strict=True) for _ in range(size)]
-        if not with_titles:
-            titles = [""] * len(block_texts)
+        block = texts[rows], titles if with_titles else [""] * int(edges[-1])
         yield [
-            DocumentTexts(n, block_texts[a:b], titles[a:b])
-            for n, a, b in zip(names, edges[:-1], edges[1:], strict=True)
+            DocumentTexts(name, *(part[a:b] for part in block))
+            for name, (a, b) in zip(names, pairwise(edges.tolist()), strict=True)
         ]
         first = last

@@ -14,8 +14,6 @@ def tokens(config: TokensConfig, context: Context) -> dict[str, Any]:
     how: Any = {"titles": config.titles, "language": config.sentence_language, "workers": config.workers}
     stores = tokenise_collection(collection, folder, context.folder, label=context.stage_name, **how)
     if not config.titles and any(collection.passages.column("title")):
-        print(
-            f"[{context.stage_name}] encoders do not read the passages' titles (stage.tokens.titles=false)", flush=True
-        )
+        context.say("encoders do not read the passages' titles (stage.tokens.titles=false)")
     counts = {name: store.token_count for name, store in stores.items()}
     return {**counts, **unknown_words(stores, folder)}

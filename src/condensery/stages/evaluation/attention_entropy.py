@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from condensery.errors import UserError
 from condensery.models.attention import cls_entropy
 from condensery.models.checkpoints.retrievers import backbone_towers, load_encoder
 from condensery.models.encoder import Encoder
@@ -83,7 +82,5 @@ def _check_tokenizers(context: Context) -> None:
     own = {one.id for one in context.artifact("tokens").inputs("tokenizer")}
     for artifact in context.artifacts("encoders"):
         if any(one.id not in own for one in artifact.inputs("tokenizer")):
-            raise UserError(
-                f"stages.{context.stage_name}.encoders: {artifact.manifest['name']} reads another tokenizer than the"
-                " texts; give both the same stage as `tokenizer`"
-            )
+            other = f"{artifact.manifest['name']} reads another tokenizer than the texts"
+            raise context.error("encoders", f"{other}; give both the same stage as `tokenizer`")

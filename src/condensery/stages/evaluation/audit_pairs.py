@@ -33,7 +33,7 @@ def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
     """
     passages = TextTable(context.input("passages") / "passages.arrow")
     queries = next((folder / "queries.jsonl" for folder in context.inputs("queries")), None)
-    drawn = _draw(Pairs(passages, queries, config.seed), config, f"stages.{context.stage_name}.pairs")
+    drawn = _draw(Pairs(passages, queries, config.seed), config, context.place("pairs"))
     items = items_of([pairs[: config.pairs] for pairs in drawn.values()], config.groups, config.seed)
     sheets = write_sheets(items, context.folder, config.annotators, config.groups)
     votes = read_sheets(config._filled(), items, config.annotators, config.groups) if config.sheets else None

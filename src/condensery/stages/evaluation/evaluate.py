@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condensery.errors import UserError
 from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
 from condensery.retrieval.indexes.divided import divide
@@ -83,7 +82,7 @@ def _sampled(
         UserError: the retriever cannot score given passages, only passages that it retrieves itself.
     """
     if read_json(context.input("index") / "index.json")["method"] in ("fused", *STORED):
-        raise UserError(f"stages.{context.stage_name}.candidates: {config.index} scores only what it finds; set null")
+        raise context.error("candidates", f"{config.index} scores only what it finds; set null")
     pool, positives = _opened("candidates", config, context, collection), collection.qrels(config.split).positives()
     return SampledCandidates(ranker, pool, positives, config.candidates_number, config.candidates_depth)
 

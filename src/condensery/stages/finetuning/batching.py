@@ -12,11 +12,15 @@ from condensery.retrieval.indexes.fused import FusedIndex
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours
+from condensery.stages.base import Context
+from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.text.collection import Collection
-from condensery.training.adaptive.order import AdaptiveOrder, Similarity
+from condensery.training.adaptive.order import AdaptiveOrder
 from condensery.training.adaptive.search import Ids
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import Scores
+
+SCHEDULE = "schedule"  # subfolder of the artifact for files that adaptive batches need during training
 
 
 def bm25_similarity(
@@ -36,39 +40,15 @@ def bm25_similarity(
     return lexical_neighbours(asked, texts, neighbours, folder, threads)
 
 
-def adaptive_order(
-    folder: Path,
-    corpus: Path,
-    training: TrainingQueries,
-    *,
-    batch_size: int,
-    beam: int,
-    neighbours: int,
-    similarity: Similarity,
-    seed: int,
-    threads: int,
-    device: str | None,
-) -> AdaptiveOrder:
-    """Return the order of hard batches (Zhao et al., §3.2).
-
-    Args:
-        folder: folder of the files that the batches need during training.
-        corpus: folder of the collection.
-        training: the training queries with their positives.
-        batch_size: queries per batch.
-        beam: beam width of the search for swaps; 1 = greedy search.
-        neighbours: number of passages per query, and of queries per passage, whose similarity is computed.
-        similarity: ``bm25``, ``encoder``, or ``bm25_then_encoder`` for BM25 in the first epoch.
-        seed: random seed of the order.
-        threads: threads of the searches.
-        device: device of vector search; None = a GPU if there is one.
-    """
-    passages = np.unique(training.positives)
-    lexical = partial(bm25_similarity, corpus, training.rows, passages, neighbours, folder / "bm25", threads)
-    dense = partial(dense_neighbours, k=neighbours, threads=threads, device=device)
-    pairs = training.positives, training.starts
+def adaptive_order(config: FinetuneConfig, context: Context, training: TrainingQueries) -> AdaptiveOrder:
+    """Return the order of hard batches (Zhao et al., §3.2), which needs the folder ``SCHEDULE`` during training."""
+    own, runtime, folder = config.adaptive, context.runtime, context.folder / SCHEDULE
+    asked = context.input("corpus"), training.rows, np.unique(training.positives)
+    lexical = partial(bm25_similarity, *asked, own.neighbours, folder / "bm25", runtime.threads)
+    dense = partial(dense_neighbours, k=own.neighbours, threads=runtime.threads, device=runtime.search_device)
     known = training.no_negatives(np.arange(len(training.rows))) if training.known is not None else None
-    return AdaptiveOrder(folder, *pairs, batch_size, beam, seed, similarity, lexical, dense, known)
+    how = config.batch_size, own.beam, config.seed, own.similarity
+    return AdaptiveOrder(folder, training.positives, training.starts, *how, lexical, dense, known)
 
 
 @lru_cache(maxsize=1)

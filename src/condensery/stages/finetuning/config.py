@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import ValidationInfo, field_validator
 
 from condensery.losses.registry import check_loss, check_name, makers_of, teaching, twice_taught
 from condensery.models.flops import Step
-from condensery.ranges import Count, CountOrZero, Positive, no_room
-from condensery.stages.base import Input, Later, Operational, RowLength, Seed, StageConfig, TextLength
+from condensery.ranges import Count, CountOrZero, Positive
+from condensery.stages.base import Input, Later, Operational, PairLength, Seed, StageConfig, TextLength
 from condensery.stages.checks import Split, missing_split, not_encoded, plugin_code
 from condensery.stages.registry import stage
 from condensery.stages.trainer_options import identity
@@ -221,7 +221,7 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
     """negatives sampled each time a query is used"""
     query_length: TextLength = 32
     """maximum tokens of a query, including [CLS] and [SEP]"""
-    length: RowLength = 160
+    length: PairLength = 160
     """maximum tokens of query and passage together; the passage is truncated to what the query leaves"""
     loss: Literal["pointwise", "listwise"] = "pointwise"
     """pointwise: each pair is classified separately, which denoise and pseudo_label require; listwise: softmax over the
@@ -241,12 +241,6 @@ class TrainCrossEncoderConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig
         """Estimate the work of the training steps, which read pairs: a query and a passage as one input."""
         sizes = with_encoder(known(read, "tokens", "tokenizer", "init"), self.backbone, self.length)
         return training_work(self, sizes, 1 + self.negatives_per_query, self.length, contrast=False)
-
-    @model_validator(mode="after")
-    def _room_for_a_passage(self) -> Self:
-        if wrong := no_room(self.query_length, self.length):
-            raise ValueError(wrong)
-        return self
 
 
 def training_work(

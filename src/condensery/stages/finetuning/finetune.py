@@ -5,13 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.retrievers import load_retriever
 from condensery.retrieval.indexes.dense import DenseIndex
 from condensery.retrieval.no_negatives import left_out_by_text
 from condensery.stages.base import Context
-from condensery.stages.finetuning.batching import adaptive_order, scores_of
+from condensery.stages.finetuning.batching import SCHEDULE, adaptive_order, scores_of
 from condensery.stages.finetuning.config import FinetuneConfig
 from condensery.stages.finetuning.training_queries import text_queries, training_queries, triple_data, with_teacher
 from condensery.stages.frozen_passages import check_encoded_by, vectors_of
@@ -24,8 +23,6 @@ from condensery.training.data.steps import Order, items_in_sequence
 from condensery.training.data.training_queries import TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
 from condensery.training.modules.biencoder import BiEncoderModule
-
-SCHEDULE = "schedule"  # subfolder for files that adaptive batches need during training
 
 
 def finetune(
@@ -55,14 +52,8 @@ def finetune(
         data.batches.in_batch_teacher = scores
     # computed before the final order is set, because that order may need a process that runs during the training
     settings = loop_settings(config, data.batches)
-    module = BiEncoderModule(
-        towers,
-        loss=config.loss,
-        mask_known_positives=config.mask_known_positives,
-        temperature=config.temperature,
-        train_passages=index is None,
-        **config.optimiser(),
-    )
+    own = config.some("loss", "mask_known_positives", "temperature")
+    module = BiEncoderModule(towers, train_passages=index is None, **own, **config.optimiser())
     data.batches.order = order = _order(config, context, training) or data.batches.order
     if sampling is not None:
         sampling(data.batches)
@@ -90,10 +81,8 @@ def _lengths(config: FinetuneConfig, context: Context, frozen: tuple[int, int] |
     query, passage = config.query_length or own[0], config.passage_length or own[1]
     if query is None or passage is None:
         key = "query_length" if query is None else "passage_length"
-        raise UserError(
-            f"stages.{context.stage_name}.{key}: null means the length of the checkpoint in init, which does not"
-            " record it; give a number"
-        )
+        null = "null means the length of the checkpoint in init, which does not record it"
+        raise context.error(key, f"{null}; give a number")
     return query, passage
 
 
@@ -112,7 +101,7 @@ def _frozen(
         return None, None
     index, encoder = vectors_of(context, "passages", config.passages)
     first = load_retriever(encoder)
-    check_encoded_by(towers, first.passage_length, first, f"stages.{context.stage_name}.passages: {config.passages}")
+    check_encoded_by(towers, first.passage_length, first, f"{context.place('passages')}: {config.passages}")
     return index, (first.query_length, first.passage_length)
 
 
@@ -122,13 +111,4 @@ def _order(config: FinetuneConfig, context: Context, training: TrainingQueries) 
         return None
     if config.batching == "sequential":
         return partial(items_in_sequence, batch_size=config.batch_size, items=len(training.rows))
-    return adaptive_order(
-        context.folder / SCHEDULE,
-        context.input("corpus"),
-        training,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        threads=context.runtime.threads,
-        device=context.runtime.search_device,
-        **config.adaptive.model_dump(),
-    )
+    return adaptive_order(config, context, training)

@@ -14,6 +14,7 @@ from condensery.retrieval.negatives import open_negatives, open_relabelled, read
 from condensery.retrieval.no_negatives import NoNegatives
 from condensery.retrieval.pair_scores import PairScores, TeacherScores
 from condensery.stages.base import Context
+from condensery.stages.checks import Split
 from condensery.stages.finetuning.config import FinetuneConfig, QueriesConfig
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries, Tokens
@@ -27,12 +28,9 @@ from condensery.training.held_out import chosen_queries
 class QuerySubset(Protocol):
     """The config keys that select judged queries: a split, the number of queries (None = all), and the seed."""
 
-    @property
-    def split(self) -> str: ...
-    @property
-    def train_queries(self) -> int | None: ...
-    @property
-    def seed(self) -> int: ...
+    split: Split
+    train_queries: int | None
+    seed: int
 
 
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
@@ -47,13 +45,13 @@ def training_queries(config: QueriesConfig, context: Context, collection: Collec
     """
     relevant = relevant_passages(config, context, collection)
     if config.leave_out_dev_passages:
-        relevant = apart_from_dev(relevant, collection, f"stages.{context.stage_name}.leave_out_dev_passages")
+        relevant = apart_from_dev(relevant, collection, context.place("leave_out_dev_passages"))
     each = config.positives == "each"
     pool, weights = _pooled(config, context, collection, rows_of(relevant, each), _labels(context))
     training = TrainingQueries.of(relevant, pool, weights, NoNegatives.of(collection, relevant), each=each)
     asked, there = getattr(config, "batch_size", 0), number_of(len(training.rows), "pairs" if each else "queries")
     if asked > len(training.rows):
-        print(f"[{context.stage_name}] a batch has {there}, as there are no more (batch_size: {asked:,})", flush=True)
+        context.say(f"a batch has {there}, as there are no more (batch_size: {asked:,})")
     return training
 
 
@@ -75,14 +73,9 @@ def triple_data(
         settings: settings of the retriever, whose prefixes the texts get; None = no prefixes.
         own: further arguments of ``TripleDataModule``; they take precedence over the config's values.
     """
-    given: dict[str, Any] = {
-        "negatives_per_query": config.negatives_per_query if config.negatives or config.labels else 0,
-        "batch_size": config.batch_size,
-        "chunk_tokens": config.budget,
-        "seed": config.seed,
-        "workers": context.runtime.workers,
-    }
-    given |= dict(zip(("query_length", "passage_length"), lengths, strict=True))
+    given = {**config.some("batch_size", "seed"), **dict(zip(("query_length", "passage_length"), lengths, strict=True))}
+    given |= {"chunk_tokens": config.budget, "workers": context.runtime.workers}
+    given["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
     if settings is not None:
         given |= {"query_prefix": settings.query_prefix, "passage_prefix": settings.passage_prefix}
     tokens, tokenizer = Tokens(context.input("tokens")), context.input("tokenizer")
@@ -98,10 +91,8 @@ def check_enough_passages(
     each, there = config.negatives_per_query, len(collection.passages)
     needed = each + int(training.no_negative_numbers().max())
     if there < needed:
-        raise UserError(
-            f"stages.{context.stage_name}: negatives_per_query={each}, but the collection has {there} passages, and a"
-            f" query needs {needed}; lower it"
-        )
+        few = f"the collection has {there} passages, and a query needs {needed}"
+        raise context.error("", f"negatives_per_query={each}, but {few}; lower it")
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:
@@ -117,12 +108,10 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
     training = replace(training, teacher=teacher)
     scored, total = coverage(training)
     if not scored:
-        raise UserError(
-            f"stages.{context.stage_name}.teacher: no passage that is trained on has a score; give score_pairs the queries"
-            " (split, train_queries, labels) and the negatives of this stage"
-        )
+        advice = "give score_pairs the queries (split, train_queries, labels) and the negatives of this stage"
+        raise context.error("teacher", f"no passage that is trained on has a score; {advice}")
     share = 100 * scored / total
-    print(f"[{context.stage_name}] {share:.1f} % of positives and hard negatives have a teacher's score", flush=True)
+    context.say(f"{share:.1f} % of positives and hard negatives have a teacher's score")
     return training
 
 
@@ -136,10 +125,11 @@ def text_queries(config: FinetuneConfig, context: Context, collection: Collectio
     """
     if config.text_queries is None:
         return None
-    queries, key = Queries(context.input("text_queries")), f"stages.{context.stage_name}.text_queries"
+    queries = Queries(context.input("text_queries"))
     rows = chosen_queries(queries, len(queries.store), config.seed)
     if not len(rows):
-        raise UserError(f"{key}: all passages with a query are held out; add documents, or set it to null")
+        message = "all passages with a query are held out; add documents, or set it to null"
+        raise context.error("text_queries", message)
     texts, own = queries.texts_at(rows), queries.owners[rows]
     return TextQueries.of(texts, queries.store, rows, own, collection, config.text_batch_size)
 
@@ -152,8 +142,8 @@ def relevant_passages(config: QuerySubset, context: Context, collection: Collect
     Raises:
         UserError: a judged query has no positive, or there are fewer queries than requested.
     """
-    key = f"stages.{context.stage_name}.train_queries"
-    judged = judged_queries(collection, config.split, config.train_queries, config.seed, key)
+    drawn = config.split, config.train_queries, config.seed
+    judged = judged_queries(collection, *drawn, context.place("train_queries"))
     relevant = dict(sorted((_labelled(_labels(context), collection) | judged).items()))
     for artifact in context.made_from.get("negatives", ()):
         relevant = open_relabelled(artifact.path, collection).added_to(relevant)

@@ -40,7 +40,7 @@ def ann_index(config: AnnIndexConfig, context: Context) -> dict[str, Any]:
             raise
         raise UserError(f"stages.{label}.{error}") from None
     if does:
-        print(f"[{label}] {config.factory} {does}; exact search ranks by inner product", flush=True)
+        context.say(f"{config.factory} {does}; exact search ranks by inner product")
     effort = {"nprobe": config.nprobe, "ef_search": config.ef_search}
     write_approximate(folder, exact, f"{vectors.kind}/{vectors.id}", effort, config.compared)
     size = sum(path.stat().st_size for path in (folder / FILE, folder / LISTS) if path.exists())

@@ -40,7 +40,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     memory_growth.keep_flat()
     group, tokens = process_group(context.runtime), Tokens(context.input("tokens"))
     retriever = load_retriever(context.input("model"))
-    what, advice = f"stages.{context.stage_name}: {config.model}", "set backbone.tokenizer to the encoder's own"
+    what, advice = f"{context.place()}: {config.model}", "set backbone.tokenizer to the encoder's own"
     check_same_tokenizer(context.input("model"), tokens.vocabulary, what, advice)
     vectors = on_device(retriever.model, BiEncoder.vectors, context, config.precision)
     lengths = retriever.query_length, retriever.passage_length
@@ -54,7 +54,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     )
     if group.rank == 0 and (unread := passages.unread()) >= REPORTED:
         longer = f"{unread:.0%} of the passages are longer than the {passages.max_length} tokens that the encoder reads"
-        print(f"[{context.stage_name}] {longer} (stage.encode.windows={2 * config.windows} reads more)", flush=True)
+        context.say(f"{longer} (stage.encode.windows={2 * config.windows} reads more)")
     encoder = "{0.kind}/{0.id}".format(context.artifact("model"))
     encoding = Encoding(
         context.folder, config.shard_size, config.chunk_tokens, config.dtype, group, context.stage_name, encoder
@@ -69,7 +69,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     values: dict[str, Any] = {key: about[key] for key in ("passages", "windows", "queries", "dim") if key in about}
     if quantising is None:
         return values
-    return {**values, **_lost(about, quantising.quantiser, config.dtype, context.stage_name)}
+    return {**values, **_lost(about, quantising.quantiser, config.dtype, context)}
 
 
 def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
@@ -82,12 +82,12 @@ def _asked(config: EncodeConfig, context: Context) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([np.empty(0, np.int64), *map(collection.questions, there)]))
 
 
-def _lost(about: dict[str, Any], quantiser: Quantiser, dtype: str, stage: str) -> dict[str, Any]:
+def _lost(about: dict[str, Any], quantiser: Quantiser, dtype: str, context: Context) -> dict[str, Any]:
     """Print the size in bytes and the recall of quantised vectors, and return both for the manifest."""
     vectors = about.get("windows", about["passages"])
     found = {key: value for key, value in about.items() if key.startswith("recall_")}
     compared = f"{about['compared']:,} queries"
-    print(f"[{stage}] {described(dtype, vectors, quantiser, found, compared)}", flush=True)
+    context.say(described(dtype, vectors, quantiser, found, compared))
     return {"bytes": vectors * quantiser.width, "compared": about["compared"], **found}
 
 
@@ -98,7 +98,7 @@ def _take_passages(config: EncodeConfig, context: Context, texts: int) -> None:
         UserError: the towers, the settings or the passages differ.
     """
     index = context.artifact("passages")
-    key, encoder = f"stages.{context.stage_name}.passages", index.ancestor("encoder")
+    key, encoder = context.place("passages"), index.ancestor("encoder")
     theirs = index.manifest["config"]
     mine, first = (load_retriever(one) for one in (context.input("model"), encoder.path if encoder else index.path))
     check_encoded_by(mine.model, mine.passage_length, first, f"{key}: {config.passages}")

@@ -23,7 +23,7 @@ def audit_negatives(config: AuditNegativesConfig, context: Context) -> dict[str,
     write_json(context.folder / "suspects.json", shown(suspects, collection, left_out))
     counts = {"suspects": len(suspects.queries), "on_the_sheet": len(lines)}
     found = f"{counts['suspects']:,} passages may be relevant to a query for which nobody judged them"
-    print(f"[{context.stage_name}] {found}; sheet.csv lists the {counts['on_the_sheet']:,} most suspicious", flush=True)
+    context.say(f"{found}; sheet.csv lists the {counts['on_the_sheet']:,} most suspicious")
     return counts
 
 

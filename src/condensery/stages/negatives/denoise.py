@@ -30,5 +30,5 @@ def denoise(config: DenoiseConfig, context: Context) -> dict[str, Any]:
     counts |= relabelled.saved(context.folder, collection, context.stage_name)
     kept = f"{number_of(counts['negatives'], 'negatives are')} kept, {counts['left_out']:,} left out"
     without = number_of(counts["queries_without"], f"of {counts['queries']:,} queries have")
-    print(f"[{context.stage_name}] {kept}; {without} none left, and training draws random ones there", flush=True)
+    context.say(f"{kept}; {without} none left, and training draws random ones there")
     return counts

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from condensery.distributed import rank
-from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.pretraining import load_condenser, load_masked_autoencoder
@@ -49,11 +48,8 @@ def pretrain_cocondenser(config: configs.PretrainCoCondenserConfig, context: Con
 
     With ``queries`` it is query-as-context pre-training (Wu et al. 2023, §3.1).
     """
-    kind = partial(
-        modules.QueryAsContextModule if config.queries else modules.CoCondenserModule,
-        temperature=config.temperature,
-        contrast_weight=config.contrast_weight,
-    )
+    module = modules.QueryAsContextModule if config.queries else modules.CoCondenserModule
+    kind = partial(module, **config.some("temperature", "contrast_weight"))
     return _pretrain_condenser(config, context, pair_data(config, context), kind)
 
 
@@ -66,7 +62,7 @@ def _pretrain_condenser(
     model, head_steps = condenser(config, context, data.vocabulary), getattr(config, "head_steps", 0)
     module = kind(model, mlm_weight=config.mlm_weight, head_steps=head_steps, **config.optimiser())
     if module.first_steps and rank() == 0:
-        print(f"[{context.stage_name}] the first {module.first_steps:,} steps train only the new head", flush=True)
+        context.say(f"the first {module.first_steps:,} steps train only the new head")
     return fit_and_save(module, data, config, context)
 
 
@@ -95,8 +91,7 @@ def _pretrain_autoencoder(
 
 def pretrain_ict(config: configs.PretrainIctConfig, context: Context) -> dict[str, Any]:
     """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence retrieves its passage."""
-    own: dict[str, Any] = {"query_length": config.query_length, "keep_sentence": config.keep_sentence}
-    data = span_data(config, context, pairs="sentence", **own)
+    data = span_data(config, context, pairs="sentence", **config.some("query_length", "keep_sentence"))
     towers = initial_towers(config, context, data.vocabulary, separate=False)
     module = modules.InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
     return fit_and_save(module, data, config, context)
@@ -110,7 +105,7 @@ def pretrain_contrastive(config: configs.PretrainContrastiveConfig, context: Con
     """
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
-    own = {name: getattr(config, name) for name in ("temperature", "learn_temperature", "mlm_weight")}
+    own = config.some("temperature", "learn_temperature", "mlm_weight")
     module = ContrastiveModule(towers, lm_head=folder_of_start(config, context), **own, **config.optimiser())
     masked = config.mask_rate if module.mlm is not None else None
     data = pair_data(config, context, mask_rate=masked, tokenizer=context.input("tokenizer"), **prefixes)
@@ -129,7 +124,7 @@ def span_data(
     config: configs.AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
 ) -> SpanPairDataModule:
     """Return the data module of spans of the documents, by default single spans. ``kind`` is the class of the data module."""
-    cut = {"spans": config.spans, "short_probability": config.short_probability, "min_length": config.min_length}
+    cut = config.some("spans", "short_probability", "min_length")
     return kind(Tokens(context.input("tokens")), **{"pairs": None, **_shared(config, context), **cut, **own})
 
 
@@ -153,11 +148,8 @@ def pair_data(
     return kind(
         Tokens(context.input("tokens")),
         stores=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),
-        query_length=config.query_length,
-        candidates=config.candidates,
-        mixed_context=config.mixed_context,
         decoder=decoder,
-        **{**_shared(config, context), **own},
+        **{**_shared(config, context), **config.some("query_length", "candidates", "mixed_context"), **own},
     )
 
 
@@ -166,10 +158,8 @@ def _check_tokenizers(queries: Artifact, context: Context) -> None:
     own = context.artifact("tokenizer").id
     for what, artifact in (("queries", queries), ("passages of these queries", queries.input("passages"))):
         if any(tokenizer.id != own for tokenizer in artifact.inputs("tokenizer")):
-            raise UserError(
-                f"stages.{context.stage_name}.queries: the {what} were tokenised with another tokenizer than this stage "
-                "uses; give both the same stage as `tokenizer`"
-            )
+            other = f"the {what} were tokenised with another tokenizer than this stage uses"
+            raise context.error("queries", f"{other}; give both the same stage as `tokenizer`")
 
 
 def fit_and_save(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.errors import UserError, number_of
+from condensery.errors import number_of
 from condensery.stages.base import Context
 from condensery.stages.queries.config import ExtractQueriesConfig
 from condensery.stages.queries.writing import write_queries
@@ -34,9 +34,7 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
     alone = 0  # passages of a single sentence
     if config.kind == "title":
         if passages.titles is None:
-            raise UserError(
-                f"stages.{context.stage_name}.kind: title, but the passages have none; set titles: true in their stage"
-            )
+            raise context.error("kind", "title, but the passages have none; set titles: true in their stage")
         return {**write_queries(enumerate(column), context), "remove": config.remove}
     titles = passages.table.column("title") if config.kind == "both" else None
     times = Counter(titles or ())
@@ -72,8 +70,8 @@ def extract_queries(config: ExtractQueriesConfig, context: Context) -> dict[str,
                 task.advance()
 
     def why() -> str:
-        key = f"stages.{context.stage_name}.minimum_words=1"
-        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words; set {key}, or raise maximum_words"
+        advice = f"set {context.place('minimum_words')}=1, or raise maximum_words"
+        fit = f"a sentence of {config.minimum_words} to {config.maximum_words} words; {advice}"
         others = [f"no {'other ' * bool(alone)}passage has {fit}"] if alone < len(column) else []
         return "; ".join(others + [number_of(alone, f"passages have {ALONE}")] * bool(alone))
 

@@ -22,19 +22,9 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
     generator = initial_generator(config, context)
-    batches = GeneratorBatches(
-        np.asarray(pairs, dtype=np.int64),
-        collection.passages,
-        collection.queries,
-        generator.tokenizer,
-        prefix=config.prefix,
-        titles=config.titles,
-        batch_size=config.batch_size,
-        max_input_tokens=config.max_input_tokens,
-        max_tokens=config.max_tokens,
-        budget=config.budget,
-        seed=config.seed,
-    )
+    own = config.some("prefix", "titles", "batch_size", "max_input_tokens", "max_tokens", "budget", "seed")
+    rows = np.asarray(pairs, dtype=np.int64)
+    batches = GeneratorBatches(rows, collection.passages, collection.queries, generator.tokenizer, **own)
     module = GeneratorModule(generator.model, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     values = run_training(module, data, loop_settings(config, batches), config, context, None)
@@ -45,10 +35,9 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
 def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
     """Return the model before training. Raises ``UserError`` if the checkpoint that ``model`` names cannot be loaded."""
     if config.model is None:
-        sizes = {name: getattr(config, name) for name in SIZES}
-        made = small_generator(context.input("tokenizer"), **sizes, dropout=config.dropout, seed=config.seed)
+        made = small_generator(context.input("tokenizer"), **config.some(*SIZES, "dropout", "seed"))
         if config.vectors is not None:
             warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
         return made
-    key = f"stages.{context.stage_name}.model"
-    return load_generator(model_folder(config.model) or config.model, key, config.revision, dropout=config.dropout)
+    source = model_folder(config.model) or config.model
+    return load_generator(source, context.place("model"), config.revision, dropout=config.dropout)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from condensery.models.generator import Generator, Sampling, load_generator
+from condensery.models.generator import Sampling, load_generator
 from condensery.models.precision import precision_on
 from condensery.stages.base import Context
 from condensery.stages.checks import model_folder
@@ -23,10 +23,9 @@ from condensery.stages.queries.config import GenerateQueriesConfig
 from condensery.stages.queries.writing import write_queries
 from condensery.stages.sharing import process_group
 from condensery.system.files import atomic, read_json, write_json
-from condensery.system.progress import ProgressTask, progress
+from condensery.system.progress import progress
 from condensery.text.lines import read_lines
 from condensery.text.queries import Pair
-from condensery.text.table import TextTable
 from condensery.tokens.artifacts import Passages
 
 
@@ -38,7 +37,7 @@ def several_shards(config: GenerateQueriesConfig, context: Context) -> bool:
 def generate_queries(config: GenerateQueriesConfig, context: Context) -> dict[str, Any]:
     """Write the queries of all passages. Raises ``UserError`` if the model cannot be used."""
     group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type
-    precision_on(device, config.precision, f"stages.{context.stage_name}.precision")
+    precision_on(device, config.precision, context.place("precision"))
     shards = _Shards(config, context)
     with group.shards(shards.missing) as mine:
         if mine:
@@ -90,45 +89,27 @@ class _Shards:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _Rate:
-    """Reports the number of finished passages and the throughput to a progress task."""
-
-    def __init__(self, task: ProgressTask) -> None:
-        self.task, self.started = task, time.monotonic()
-        self.passages = self.queries = 0
-
-    def advance(self, passages: int, queries: int) -> None:
-        self.passages, self.queries = self.passages + passages, self.queries + queries
-        seconds = max(time.monotonic() - self.started, 1e-9)
-        self.task.note(f"{self.passages / seconds:,.1f} passages/s · {self.queries / seconds:,.1f} queries/s")
-        self.task.advance(passages)
-
-
 def _generate(
     shards: _Shards, mine: Sequence[int], config: GenerateQueriesConfig, context: Context, device: str
 ) -> None:
-    """Generate the queries of the shards ``mine``."""
-    key = f"stages.{context.stage_name}." + ("generator" if config.model is None else "model")
+    """Generate the queries of the shards ``mine``. Each line of a shard's file is for one passage: [row, [query, ...]]."""
+    key = context.place("generator" if config.model is None else "model")
     source = str(model_folder(config.model) or config.model or context.input("generator"))
-    table = Passages(context.input("passages")).table
-    with progress(context.stage_name, sum(len(shards.rows[shard]) for shard in mine), "passages") as task:
-        rate = _Rate(task)
+    table, number = Passages(context.input("passages")).table, sum(len(shards.rows[shard]) for shard in mine)
+    sampling = Sampling(**{name: getattr(config, name) for name in Sampling.__dataclass_fields__})
+    began, done = time.monotonic(), 0
+    with progress(context.stage_name, number, "passages") as task:
         generator = load_generator(source, key, config.revision, config.precision)
         generator.model.to(device)
         for shard in mine:
-            with atomic(shards.path(shard)) as path:
-                _write_shard(path, shards.rows[shard], table, generator, config, rate)
-
-
-def _write_shard(
-    path: Path, rows: np.ndarray, table: TextTable, generator: Generator, config: GenerateQueriesConfig, rate: _Rate
-) -> None:
-    """Sample queries for the passages ``rows`` and write one line per passage: [row, [query, ...]]."""
-    sampling = Sampling(**{name: getattr(config, name) for name in Sampling.__dataclass_fields__})
-    with open(path, "w", encoding="utf-8") as lines:
-        for first in range(0, len(rows), config.batch_size):
-            batch = rows[first : first + config.batch_size].tolist()
-            sampled = generator.sample(table.full_texts(batch, config.titles), batch, sampling)
-            for row, queries in zip(batch, sampled, strict=True):
-                lines.write(json.dumps([row, queries], ensure_ascii=False) + "\n")
-            rate.advance(len(batch), sum(map(len, sampled)))
+            rows = shards.rows[shard]
+            with atomic(shards.path(shard)) as path, open(path, "w", encoding="utf-8") as lines:
+                for first in range(0, len(rows), config.batch_size):
+                    batch = rows[first : first + config.batch_size].tolist()
+                    sampled = generator.sample(table.full_texts(batch, config.titles), batch, sampling)
+                    for line in zip(batch, sampled, strict=True):
+                        lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    done += len(batch)
+                    rate = done / max(time.monotonic() - began, 1e-9)
+                    task.note(f"{rate:,.1f} passages/s · {rate * config.number:,.1f} queries/s")
+                    task.advance(len(batch))

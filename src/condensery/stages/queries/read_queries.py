@@ -14,6 +14,6 @@ def read_queries(config: ReadQueriesConfig, context: Context) -> dict[str, Any]:
     files = list(config.files())
     kind = format_of(files) if config.format == "auto" else config.format
     pairs = read_query_files(files, kind, Passages(context.input("passages")).table)
-    advice = f"add queries to {config.path}, or leave these passages out: stages.{context.stage_name}.missing=skip"
+    advice = f"add queries to {config.path}, or leave these passages out: {context.place('missing')}=skip"
     counts = write_queries(pairs, context, advice if config.missing == "error" else None)
     return {"files": len(files), "format": kind, **counts}

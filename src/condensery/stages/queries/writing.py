@@ -80,11 +80,11 @@ def _report(
     number = len(passages.table)
     first = passages.table.column("id")[int(without[0])]
     if len(without) == number:
-        raise UserError(f"stages.{context.stage_name}: no passage has a query: {none()}")
+        raise context.error("", f"no passage has a query: {none()}")
     message = f"{number_of(len(without), f'of {number:,} passages have')} no query, the first is {shown(first)!r}"
     if missing:
         raise UserError(f"{message}; {missing}")
-    print(f"[{context.stage_name}] {message}; training leaves these passages out", flush=True)
+    context.say(f"{message}; training leaves these passages out")
 
 
 def _write_examples(context: Context, passages: Passages, counts: np.ndarray) -> None:

@@ -27,7 +27,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     equal = [1.0 if config.method == "reciprocal_rank" else 1 / len(members)] * len(members)
     weights = config.weights or config.otherwise or equal
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
-    chosen = _choose(config, context.stage_name, index, collection) if config.chooses else None
+    chosen = _choose(config, context, index, collection) if config.chooses else None
     write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
     asked = collection.questions(config.split) if chosen else np.empty(0, np.int64)
     found = {**recall_of(index, context.stage_name), **unmatched_queries(index, asked)}
@@ -39,38 +39,29 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     }
 
 
-def _choose(config: FuseConfig, label: str, index: FusedIndex, collection: Collection) -> dict[str, Any] | None:
+def _choose(config: FuseConfig, context: Context, index: FusedIndex, collection: Collection) -> dict[str, Any] | None:
     """Set the index's weights to the best grid point; return the metric at every point, or None if queries are too few."""
     there = config.split in collection.description["splits"]
     queries = collection.questions(config.split) if there else np.empty(0, np.int64)
     if len(queries) < config.least_queries:
-        few = (
-            f"only {number_of(len(queries), f'{config.split} queries')}"
-            if len(queries)
-            else f"no {config.split} queries"
-        )
-        print(
-            f"[{label}] the collection {collection.name} has {few} to choose weights by,"
-            f" so the weights are {_named(index.weights, config)}; to set others, use stages.{label}.weights",
-            flush=True,
-        )
+        some = f"only {number_of(len(queries), f'{config.split} queries')}"
+        few = f"the collection {collection.name} has {some if len(queries) else f'no {config.split} queries'}"
+        weights = f"the weights are {_named(index.weights, config)}; to set others, use {context.place('weights')}"
+        context.say(f"{few} to choose weights by, so {weights}")
         return None
     grid = weight_grid(len(index.members), round(1 / config.grid))
     k = split_metric(config.metric)[1] or len(index.members) * config.depth
-    with progress(label, len(queries), "queries") as task:
+    with progress(context.stage_name, len(queries), "queries") as task:
         values = measure_grid(index, queries, grid, _measure(config, collection), k, task)
     best = best_point(grid, values)
     index.weights = grid[best]
     joined = _named(grid[best], config)
     single = [values[(grid[:, member] == 1).argmax()] for member in range(len(index.members))]
     alone = ", ".join(f"{name} {100 * value:.1f}" for value, name in zip(single, config.retrievers, strict=True))
-    print(
-        f"[{label}] {config.metric} of {len(queries):,} {config.split} queries: {100 * values[best]:.1f}"
-        f" with the weights {joined} (alone: {alone})",
-        flush=True,
-    )
+    measured = f"{config.metric} of {len(queries):,} {config.split} queries: {100 * values[best]:.1f}"
+    context.say(f"{measured} with the weights {joined} (alone: {alone})")
     if len(queries) < FEW:
-        print(f"[{label}] with so few queries, chance decides; to set weights: stages.{label}.weights", flush=True)
+        context.say(f"with so few queries, chance decides; to set weights: {context.place('weights')}")
     points = [{"weights": one, "value": value} for one, value in zip(grid.tolist(), values.tolist(), strict=True)]
     return {"split": config.split, "metric": config.metric, "queries": len(queries), "grid": points}
 

@@ -31,7 +31,7 @@ def read_run(config: ReadRunConfig, context: Context) -> dict[str, Any]:
         lacking = f"of {len(queries):,} queries of the split {config.split!r} have no line, the first is {first!r}"
         raise UserError(
             f"{config.file}: {number_of(len(without), lacking)}; name a run of this split, or if some"
-            f" queries may have no line, set stages.{context.stage_name}.missing=empty"
+            f" queries may have no line, set {context.place('missing')}=empty"
         )
     found = (places >= 0)[:, None]
     np.save(context.folder / "candidates.npy", np.where(found, run.passage_rows[places], -1).astype(np.int32))

@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Self
-
-from pydantic import model_validator
+from typing import Annotated
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.metadata import check_files, described, longest_inputs
 from condensery.models.checkpoints.whole import check_whole
 from condensery.models.vectors import Pooling, VectorConfig
-from condensery.ranges import Count, no_room
-from condensery.stages.base import FromRecipe, Input, Later, RowLength, StageConfig, TextLength
+from condensery.ranges import Count
+from condensery.stages.base import FromRecipe, Input, Later, PairLength, StageConfig, TextLength
 from condensery.stages.registry import stage
 from condensery.stages.workload import Read, Work, checkpoint_bytes, known, released_size
 from condensery.system.files import expanded, is_hub_name
@@ -96,14 +94,8 @@ class CrossEncoderConfig(StageConfig):
     """the stage with token ids of the cross-encoder's tokenizer"""
     query_length: TextLength = 64
     """maximum tokens of a query, including [CLS] and [SEP]"""
-    length: RowLength = 256
+    length: PairLength = 256
     """maximum tokens of query and passage together; the passage is truncated to what the query leaves"""
-
-    @model_validator(mode="after")
-    def _room_for_a_passage(self) -> Self:
-        if wrong := no_room(self.query_length, self.length):
-            raise ValueError(wrong)
-        return self
 
     def work(self, read: Read) -> Work:
         """Estimate the work of reading and writing the weights."""

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from condensery.errors import UserError
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_any_retriever, save_retriever
 from condensery.stages.base import Context
@@ -24,11 +23,9 @@ def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
         for given, own, positions in zip((config.query_length, config.passage_length), lengths, most, strict=True)
     )
     if query_length is None or passage_length is None:
-        raise UserError(
-            f"stages.{context.stage_name}: {config.folder} does not record its lengths; set"
-            f" stages.{context.stage_name}.query_length and stages.{context.stage_name}.passage_length"
-        )
+        keys = " and ".join(map(context.place, ("query_length", "passage_length")))
+        raise context.error("", f"{config.folder} does not record its lengths; set {keys}")
     for key, length, tower in (("query", query_length, model.query), ("passage", passage_length, model.passage)):
-        tower.check_length(length, f"stages.{context.stage_name}.{key}_length")
+        tower.check_length(length, context.place(f"{key}_length"))
     save_retriever(SavedRetriever(model, query_length, passage_length), context.folder, folder)
     return {"query_length": query_length, "passage_length": passage_length, **model.settings.own()}

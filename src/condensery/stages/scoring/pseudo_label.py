@@ -26,5 +26,5 @@ def pseudo_label(config: PseudoLabelConfig, context: Context) -> dict[str, Any]:
     out = context.folder / "labels.jsonl"
     counts = write_labels(out, collection, Run(queries, candidates, scores), config.positive, config.negative)
     labelled = number_of(counts["queries"], f"of {len(queries):,} queries have")
-    print(f"[{context.stage_name}] {labelled} a passage above {config.positive}; the others are left out", flush=True)
+    context.say(f"{labelled} a passage above {config.positive}; the others are left out")
     return {**counts, **found}

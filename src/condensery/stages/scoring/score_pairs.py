@@ -16,7 +16,7 @@ from condensery.sharing import ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.finetuning.training_queries import relevant_passages
 from condensery.stages.scoring.config import ScorePairsConfig
-from condensery.stages.scoring.scoring import cross_encoders
+from condensery.stages.scoring.scoring import cross_encoders, in_shards
 from condensery.stages.sharing import process_group
 from condensery.text.collection import Collection
 
@@ -38,7 +38,7 @@ def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
         pairs = _read(config.file, collection, positives, config.split)
     found = counts(pairs, positives)
     save_pair_scores(context.folder, pairs, collection)
-    _tell(context.stage_name, found)
+    _tell(context, found)
     return found
 
 
@@ -65,10 +65,8 @@ def _scored(
     negatives = [open_negatives(folder, collection) for folder in context.inputs("negatives")]
     queries, candidates = pool_to_score(positives, negatives, config.depth)
     scorers = _scorers(config, context, collection)
-    label, path = context.stage_name, context.folder / "scores.npy"
-    score = together(scorers, config.weights, config.scaling)
-    scores = score_in_shards(score, queries, candidates, path, config.shard_size, label, group, len(scorers))
-    return PairScores(queries, candidates, scores)
+    score, how = together(scorers, config.weights, config.scaling), in_shards(config, context, group, len(scorers))
+    return PairScores(queries, candidates, score_in_shards(score, queries, candidates, **how))
 
 
 def _scorers(config: ScorePairsConfig, context: Context, collection: Collection) -> list[Score]:
@@ -81,11 +79,11 @@ def _scorers(config: ScorePairsConfig, context: Context, collection: Collection)
     return found
 
 
-def _tell(label: str, found: Mapping[str, int]) -> None:
+def _tell(context: Context, found: Mapping[str, int]) -> None:
     """Print how many pairs have a score, and how many queries have too few scored passages."""
     pairs = f"pairs of {number_of(found['queries'], 'queries')} have"
-    print(f"[{label}] {number_of(found['pairs'], pairs)} a score", flush=True)
+    context.say(f"{number_of(found['pairs'], pairs)} a score")
     if without := found["queries_without_positive"]:
-        print(f"[{label}] {without:,} queries have no scored positive: margin_mse learns nothing from them", flush=True)
+        context.say(f"{without:,} queries have no scored positive: margin_mse learns nothing from them")
     if found["queries_without_scores"]:
-        print(f"[{label}] {found['queries_without_scores']:,} queries have fewer than two scored passages", flush=True)
+        context.say(f"{found['queries_without_scores']:,} queries have fewer than two scored passages")

@@ -65,9 +65,14 @@ def scored(
         the scores (n, k).
     """
     scorers = cross_encoders(config, context, Collection(context.input("corpus")))
-    label, path = context.stage_name, context.folder / "scores.npy"
-    score = logits(scorers, config.chunk_tokens, label)
-    return score_in_shards(score, query_rows, candidates, path, config.shard_size, label, group, len(scorers))
+    score = logits(scorers, config.chunk_tokens, context.stage_name)
+    return score_in_shards(score, query_rows, candidates, **in_shards(config, context, group, len(scorers)))
+
+
+def in_shards(config: ScoringStageConfig, context: Context, group: ProcessGroup, scorers: int) -> dict[str, Any]:
+    """Return the further arguments of ``score_in_shards`` for a number of scorers; the scores are saved in scores.npy."""
+    named = {"path": context.folder / "scores.npy", "label": context.stage_name}
+    return {**named, "size": config.shard_size, "group": group, "each": scorers}
 
 
 def cross_encoders(config: ScoringStageConfig, context: Context, collection: Collection) -> list[PairScorer]:

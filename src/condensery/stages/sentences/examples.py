@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from condensery.errors import UserError
 from condensery.randomness import hash64
 from condensery.stages.base import Context
 from condensery.stages.sentences.config import ReadStsConfig, ReadTripletsConfig, SectionTripletsConfig
@@ -104,7 +103,7 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
             scores[split].append(score)
     for split, split_rows in rows.items():
         if not split_rows:
-            raise UserError(f"stages.{context.stage_name}: the split {split} has no example; add sentences")
+            raise context.error("", f"the split {split} has no example; add sentences")
         np.save(folder / f"rows-{split}.npy", np.array(split_rows, np.int64))
         np.save(folder / f"scores-{split}.npy", np.array(scores[split], np.float32))
     Vocabulary.of(load_tokenizer(tokenizer)).save(folder)

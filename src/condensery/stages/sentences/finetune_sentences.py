@@ -15,19 +15,11 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
     """Train one encoder for all sentences and save the last step's weights as a checkpoint."""
     sentences = Sentences(context.input("sentences"))
     rows, scores = sentences.rows("train"), sentences.scores("train")
-    key = f"stages.{context.stage_name}.examples"
-    check_subset(config.examples, len(rows), key, f"training examples of {sentences.about['name']}")
+    what = f"training examples of {sentences.about['name']}"
+    check_subset(config.examples, len(rows), context.place("examples"), what)
     chosen = nested_subset(config.seed, len(rows), config.examples)
-    batches = SentenceBatches(
-        sentences.store,
-        sentences.vocabulary,
-        rows[chosen],
-        scores[chosen],
-        batch_size=config.batch_size,
-        length=config.length,
-        budget=config.budget,
-        seed=config.seed,
-    )
+    sizes = config.some("batch_size", "length", "budget", "seed")
+    batches = SentenceBatches(sentences.store, sentences.vocabulary, rows[chosen], scores[chosen], **sizes)
     model = initial_towers(config, context, sentences.vocabulary, separate=False)
     module = SentenceModule(model, margin=config.margin, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)

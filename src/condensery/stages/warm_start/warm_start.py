@@ -3,14 +3,13 @@
 from dataclasses import fields
 from typing import Any
 
-from condensery.errors import UserError
 from condensery.models.checkpoints.backbone import masked_language_model
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.pretraining import DECODER, HEAD, save_pretraining_model
 from condensery.models.condenser import Condenser, condenser_shape
 from condensery.models.warm_start import WarmStart, warm_up
 from condensery.stages.base import Context
-from condensery.stages.checks import check_length, check_no_retriever
+from condensery.stages.checks import check_no_retriever
 from condensery.stages.warm_start.config import WarmStartConfig
 from condensery.stages.warm_start.token_vectors import read_token_vectors
 from condensery.system.files import expanded
@@ -39,12 +38,9 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
         parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
         warm_up(model, vectors, unigrams(store, vocabulary.size), vocabulary, parts)
     else:
-        print(f"[{context.stage_name}] {_taken(config.backbone.name)}", flush=True)
+        context.say(_taken(config.backbone.name))
     whole = Condenser(model, condenser_shape(model, 0, None, True))
-    try:
-        check_length("length", config.length, whole.encoder.longest)
-    except ValueError as error:
-        raise UserError(f"stages.{context.stage_name}: {error}") from None
+    whole.encoder.check_length(config.length, context.place("length"))
     save_pretraining_model(whole, context.folder, context.input("tokenizer"), config.length)
     return about
 

@@ -16,7 +16,6 @@ from condensery.system.children import Parent
 from condensery.system.files import atomic
 from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
-from condensery.tokens.batches import chunks
 from condensery.training.adaptive.order import AdaptiveOrder, Vectors, make_all
 from condensery.training.callbacks import evaluating
 from condensery.training.data.steps import Ids
@@ -92,10 +91,10 @@ class AdaptiveBatches(pl.Callback):
 
     def _vectors(self, module: Any, tower: int, rows: Ids) -> Vectors:
         """Return the vectors (n, d) of the queries or passages ``rows`` (n,). Raises ``UserError`` if one is not finite."""
-        pad, parts = self.batches.vocabulary.pad, []
+        reader, parts = self.batches.readers[tower], []
         for first in range(0, len(rows), _BLOCK):
             some = rows[first : first + _BLOCK]
-            read = chunks(*self.batches.rows(tower, some), self.batches.budget, pad, tower=tower)
+            read = reader.chunks(some, self.batches.budget, tower)
             parts.append(encode_chunks(lambda chunk: module.vectors(chunk.to(module.device)), read, len(some)))
         vectors = np.concatenate(parts)
         what = "query" if tower == QUERY else "passage"

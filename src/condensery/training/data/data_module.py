@@ -23,8 +23,9 @@ from condensery.system.signals import deaf_to_ctrl_c
 from condensery.system.spawning import spawning
 from condensery.text.collection import Collection
 from condensery.text.to_collection import Given, collection_of
-from condensery.tokens.artifacts import Tokens, tokenise_collection
+from condensery.tokens.artifacts import Tokens, text_readers, tokenise_collection
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.text_reader import Readers
 from condensery.tokens.tokenizer import load_tokenizer, save_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.checkpoint_fingerprint import Fingerprint, described, settings_of
@@ -240,12 +241,17 @@ class TokenDataModule(StepDataModule):
         """Return a sample with a few dev queries of the collection; None if the collection has no dev queries."""
         if self._collection is None:
             return None
-        return sample_of(self._collection, self.tokens, self.lengths, prefixes=self.prefixes)
+        return sample_of(self._collection, self.readers)
 
     @property
     def prefixes(self) -> Prefixes:
         """The prefixes as token ids. Raises ``UserError`` if the tokenizer merges a prefix with the text after it."""
         return Prefixes.of(self.tokenizer_folder, self.query_prefix or "", self.passage_prefix or "", self.lengths)
+
+    @property
+    def readers(self) -> Readers:
+        """The readers of passages and queries."""
+        return text_readers(self.tokens, self.lengths, self.prefixes)
 
     def _open(self) -> None:
         if isinstance(self.data, Tokens):

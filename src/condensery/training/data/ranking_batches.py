@@ -9,10 +9,7 @@ from torch import Tensor
 from condensery.models.biencoder import QUERY
 from condensery.retrieval.indexes.fused import min_max
 from condensery.retrieval.ranking import Ranking
-from condensery.tokens.batches import chunks, text_rows
-from condensery.tokens.prefixes import NONE
-from condensery.tokens.store import TokenStore
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.text_reader import TextReader
 from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Share, items_of_step
 
 
@@ -33,37 +30,30 @@ class RankingBatches:
     """Makes batches of queries, in a new random order each epoch.
 
     Args:
-        queries: token store of the queries.
-        rows: (n,) rows in ``queries`` of the queries that are trained on.
+        reader: reader of the queries.
+        rows: (n,) rows in the reader's store of the queries that are trained on.
         ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
             [0, 1].
         vectors: function that returns the frozen vectors of passages.
-        vocabulary: vocabulary of the tokens.
         batch_size: number of queries per step.
-        query_length: maximum query length in tokens, [CLS] and [SEP] included.
         budget: maximum number of tokens in a chunk, padding included.
         seed: seed of the order.
-        prefix: token ids put before each query.
     """
 
     def __init__(
         self,
-        queries: TokenStore,
+        reader: TextReader,
         rows: Ids,
         ranking: Ranking,
         vectors: PassageVectors,
-        vocabulary: Vocabulary,
         *,
         batch_size: int,
-        query_length: int,
         budget: int,
         seed: int,
-        prefix: Ids = NONE,
     ) -> None:
-        self.queries, self.query_rows, self.vectors, self.vocabulary = queries, rows, vectors, vocabulary
+        self.reader, self.query_rows, self.vectors = reader, rows, vectors
         self.passages, self.scores = ranking[1], min_max(ranking).astype(np.float32)
-        self.batch_size, self.query_length, self.budget, self.seed = batch_size, query_length, budget, seed
-        self.prefix = prefix
+        self.batch_size, self.budget, self.seed = batch_size, budget, seed
 
     def steps_an_epoch(self) -> int:
         """Return the number of batches in one pass over the queries; the last batch may be short."""
@@ -77,12 +67,10 @@ class RankingBatches:
         candidates, place = np.unique(found[found >= 0], return_inverse=True)  # (c,), (ranked pairs,)
         teacher = np.zeros((len(chosen), len(candidates)), np.float32)  # (q, c)
         teacher[np.nonzero(found >= 0)[0], place] = scores[found >= 0]
-        flat, starts = text_rows(
-            self.queries, self.query_rows[chosen], self.vocabulary, self.query_length, prefix=self.prefix
-        )
+        parts = self.reader.chunks(self.query_rows[chosen], self.budget, QUERY)
         return RankingBatch(
-            chunks=chunks(flat, starts, self.budget, self.vocabulary.pad, tower=QUERY),
-            tokens=len(flat),
+            chunks=parts,
+            tokens=sum(int(chunk.lengths.sum()) for chunk in parts),
             passages=torch.from_numpy(self.vectors(candidates)),
             teacher=torch.from_numpy(teacher),
             replicated=replicated,

@@ -13,6 +13,7 @@ from condensery.retrieval.searchers.base import Searcher
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.text.words import is_blank
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.text_reader import TextReader
 from condensery.training.checkpoint_fingerprint import hashed
 from condensery.training.data.data_module import TokenDataModule
 from condensery.training.data.ranking_batches import RankingBatches
@@ -96,17 +97,15 @@ class RankingDataModule(TokenDataModule):
         named["teacher"] = self.teacher.identity()
         self._learned = {name: hashed(text.encode()) for name, text in named.items()}
         lengths, prefix = (self.query_length, self.student.passage_length), self.student.model.settings.query_prefix
+        before = Prefixes.of(self.tokenizer_folder, prefix, "", lengths).query
         return RankingBatches(
-            self.tokens.passages,
+            TextReader(self.tokens.passages, self.vocabulary, self.query_length, prefix=before),
             np.arange(len(self.queries)),
             ranked(self.teacher.rank, self.queries, min(self.depth, len(self.teacher)), "teacher"),
             partial(np.take, self.student.passage_vectors, axis=0),
-            self.vocabulary,
             batch_size=self.batch_size,
-            query_length=self.query_length,
             budget=self.chunk_tokens,
             seed=self.seed,
-            prefix=Prefixes.of(self.tokenizer_folder, prefix, "", lengths).query,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -177,12 +177,13 @@ class PassagesAndQueries:
     hidden: Ids | None = None
 
 
+@dataclass(eq=False)
 class PassageQueries:
     """Gives each passage with one of its queries, redrawn each epoch (query-as-context, Wu et al. 2023, §3.1).
 
     Passages without a query are left out.
 
-    Args:
+    Attributes:
         stores: tokenised passages and queries.
         vocabulary: vocabulary of the tokens.
         length, query_length: maximum passage length and query length in tokens, [CLS] and [SEP] included.
@@ -190,20 +191,17 @@ class PassageQueries:
         seed: seed with which the queries are drawn.
     """
 
-    def __init__(
-        self,
-        stores: PassagesAndQueries,
-        vocabulary: Vocabulary,
-        length: int,
-        query_length: int,
-        candidates: int,
-        seed: int,
-    ) -> None:
-        self.stores, self.vocabulary, self.length, self.query_length = stores, vocabulary, length, query_length
-        self.candidates, self.seed = candidates, seed
-        number = np.diff(stores.first)  # (passages,)
+    stores: PassagesAndQueries
+    vocabulary: Vocabulary
+    length: int
+    query_length: int
+    candidates: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        number = np.diff(self.stores.first)  # (passages,)
         self._passages: Ids = np.flatnonzero(number)
-        self._number: Ids = np.minimum(number[self._passages], candidates)
+        self._number: Ids = np.minimum(number[self._passages], self.candidates)
         self.items = len(self._passages)
         self.left_out = len(number) - self.items
 

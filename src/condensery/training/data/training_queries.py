@@ -118,13 +118,7 @@ class TextQueries:
 
     @classmethod
     def of(
-        cls,
-        texts: Iterable[str],
-        store: TokenStore,
-        rows: Ids,
-        passages: Ids,
-        collection: Collection,
-        batch_size: int,
+        cls, texts: Iterable[str], store: TokenStore, rows: Ids, passages: Ids, collection: Collection, batch_size: int
     ) -> "TextQueries":
         """Create the object, and find the queries with the same text.
 

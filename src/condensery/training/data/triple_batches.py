@@ -14,10 +14,8 @@ from condensery.losses.contrast import known_positives, teacher_scores
 from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.randomness import generator, uniforms
 from condensery.retrieval.ranking import without_repeats
-from condensery.tokens.batches import chunks, text_rows
-from condensery.tokens.prefixes import NO_PREFIXES, Prefixes
-from condensery.tokens.store import TokenStore
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.batches import chunks
+from condensery.tokens.text_reader import Readers
 from condensery.training.data.steps import ALL, Batch, Ids, Order, PassageVectors, Share, items_of_step
 from condensery.training.data.teaching import taught
 from condensery.training.data.training_queries import NOTHING, TextQueries, TrainingQueries, drawn_positives
@@ -79,17 +77,14 @@ class TripleBatches:
             ``draw_evenly``.
 
     Args:
-        queries, passages: token stores of the collection; ``titles``: token store of the passages' titles, or None.
-        vocabulary: vocabulary of the tokens.
+        readers: readers of the collection's passages and queries.
         training: the training queries with their positives, their hard negatives and the teacher's scores.
         batch_size: number of queries per step.
         negatives: number of hard negatives per query (0 = in-batch negatives only).
-        query_length, passage_length: maximum query length and passage length in tokens, [CLS] and [SEP] included.
         budget: maximum number of tokens in a chunk, padding included.
         seed: seed of the order, and of the drawn positives and negatives.
         order: function that returns the epoch and the queries of a step; None = all queries, in a new random order each
             epoch.
-        prefixes: token ids put before queries and passages.
         shared_negatives: number of passages drawn from the whole collection in each step; they are negatives of all queries
             of the step.
         text_queries: queries built from passages; each step adds a few of them to the judged queries. None = no such queries.
@@ -99,29 +94,21 @@ class TripleBatches:
 
     def __init__(
         self,
-        queries: TokenStore,
-        passages: TokenStore,
-        titles: TokenStore | None,
-        vocabulary: Vocabulary,
+        readers: Readers,
         training: TrainingQueries,
         *,
         batch_size: int,
         negatives: int,
-        query_length: int,
-        passage_length: int,
         budget: int,
         seed: int,
         order: Order | None = None,
-        prefixes: Prefixes = NO_PREFIXES,
         shared_negatives: int = 0,
         text_queries: TextQueries | None = None,
         vectors: PassageVectors | None = None,
     ) -> None:
-        self.queries, self.passages, self.titles, self.vocabulary = queries, passages, titles, vocabulary
-        self.training, self.batch_size, self.negatives = training, batch_size, negatives
-        self.query_length, self.passage_length = query_length, passage_length
-        self.budget, self.seed, self.prefixes, self.vectors = budget, seed, prefixes, vectors
-        self.text_queries, self.shared_negatives = text_queries, shared_negatives
+        self.readers, self.training, self.batch_size, self.negatives = readers, training, batch_size, negatives
+        self.budget, self.seed, self.shared_negatives = budget, seed, shared_negatives
+        self.text_queries, self.vectors = text_queries, vectors
         self.in_batch_teacher: Scores | None = None
         self.pairs: Callable[[int, Ids], tuple[Ids, Ids]] | None = None
         self.order = order or partial(items_of_step, batch_size=batch_size, items=len(training.rows), seed=seed)
@@ -167,13 +154,13 @@ class TripleBatches:
         positive = np.concatenate([positive, own])  # (b + t,)
         passages, place = np.unique(np.concatenate([positive, hard.reshape(-1), shared]), return_inverse=True)
         parts, tokens = [], 0
-        sides = [(QUERY, *self.rows(QUERY, self.training.rows[chosen])), (QUERY, *texts)]
+        sides = [(QUERY, *self.readers[QUERY].read(self.training.rows[chosen])), (QUERY, *texts)]
         if self.vectors is None:
-            sides.append((PASSAGE, *self.rows(PASSAGE, passages)))
+            sides.append((PASSAGE, *self.readers[PASSAGE].read(passages)))
         first = 0
         for tower, flat, starts in sides:
             places = np.arange(first, first + len(starts) - 1)  # (rows of this side,)
-            parts += chunks(flat, starts, self.budget, self.vocabulary.pad, tower=tower, rows=places)
+            parts += chunks(flat, starts, self.budget, self.readers[tower].vocabulary.pad, tower=tower, rows=places)
             first, tokens = first + len(places), tokens + len(flat)
         judged = torch.from_numpy(self._judged(chosen, of_text))  # (j, 2)
         names = torch.from_numpy(passages)  # (p,)
@@ -185,21 +172,6 @@ class TripleBatches:
         )
         return made if self.training.teacher is None else taught_batch(made, self.training, chosen)
 
-    def rows(self, tower: int, rows: Ids) -> tuple[Ids, Ids]:
-        """Return queries or passages as the token ids that the encoder reads.
-
-        Args:
-            tower: QUERY or PASSAGE.
-            rows: (n,) rows of the queries or passages in the collection.
-
-        Returns:
-            the token ids of all rows, concatenated (N,), and the index at which each row begins (n + 1,).
-        """
-        if tower == QUERY:
-            return text_rows(self.queries, rows, self.vocabulary, self.query_length, prefix=self.prefixes.query)
-        how = self.vocabulary, self.passage_length, self.titles
-        return text_rows(self.passages, rows, *how, prefix=self.prefixes.passage)
-
     def _shared(self, step: int) -> Ids:
         """Return the shared negatives (s,) of a step: passages of the whole collection, without repeated texts.
 
@@ -207,7 +179,7 @@ class TripleBatches:
         """
         if not self.shared_negatives:
             return NOTHING
-        number = len(self.passages)
+        number = len(self.readers[PASSAGE].texts)
         random = generator(self.seed, "shared negatives", step)
         drawn = random.choice(number, min(self.shared_negatives, number), replace=False, shuffle=False)
         return np.unique(self._first(drawn))
@@ -225,8 +197,8 @@ class TripleBatches:
         if self.text_queries is None:
             return (NOTHING, np.zeros(1, np.int64)), NOTHING
         made = self.text_queries
-        rows = text_rows(made.store, made.rows[chosen], self.vocabulary, self.query_length, prefix=self.prefixes.query)
-        return rows, self._first(made.passages[chosen])
+        reader = replace(self.readers[QUERY], texts=made.store)
+        return reader.read(made.rows[chosen]), self._first(made.passages[chosen])
 
     def _first(self, passages: Ids) -> Ids:
         """Return, for each passage, the passage that represents it in a batch.
@@ -267,7 +239,7 @@ class TripleBatches:
             taken = np.union1d(known[row], drawn[row, ~gaps])
             if training.known is not None:
                 taken = training.known.passages.copies(taken)
-            drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.passages), positive[row])
+            drawn[row, gaps] = _others(draws[row, gaps], taken, len(self.readers[PASSAGE].texts), positive[row])
         return self._first(drawn)
 
     def pools(self, chosen: Ids) -> tuple[Ids, list[Ids]]:

@@ -201,19 +201,13 @@ class TripleDataModule(TokenDataModule):
         if self.training is None:
             self.training = self._judged()
         triples = TripleBatches(
-            self.tokens.queries,
-            self.tokens.passages,
-            self.tokens.titles,
-            self.vocabulary,
+            self.readers,
             self.training,
             batch_size=self.batch_size,
             negatives=self.negatives_per_query,
-            query_length=self.query_length,
-            passage_length=self.passage_length,
             budget=self.chunk_tokens,
             seed=self.seed,
             order=self.order,
-            prefixes=self.prefixes,
             shared_negatives=self.shared_negatives,
             text_queries=self._of_text(self.text_queries) if self.text_queries else None,
             vectors=None if self.student is None else partial(np.take, self._vectors(self.student), axis=0),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from condensery.distributed import share_of
 from condensery.losses.contrast import Contrast
@@ -114,10 +115,7 @@ class GeneratorBatches:
 
 
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
-    padded = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)  # (rows, longest row)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = row
-    return torch.from_numpy(padded)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=filler)
 
 
 class _Writing:
