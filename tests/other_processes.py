@@ -12,8 +12,9 @@ from forked import run_processes
 from torch import Tensor, distributed
 
 from condensery.training.data.data_module import StepDataModule
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import fit
 from condensery.training.modules.optimisation import TrainingModule
+from condensery.training.resumption import last_checkpoint
 from condensery.training.settings import LoopSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "benchmarks"))

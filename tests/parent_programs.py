@@ -216,7 +216,7 @@ def foreign_program(folder: Path) -> None:
 
 def tracking(folder: Path) -> None:
     """The service of W&B."""
-    from condensery.training.tracking import Tracked, start
+    from condensery.training.wandb_run import Tracked, start
 
     folder.mkdir(exist_ok=True, parents=True)
     assert start(Tracked(True, "x", None, "x", "x", "x", "x", {}, folder))

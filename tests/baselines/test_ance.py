@@ -32,7 +32,8 @@ from condensery.tokens.batches import chunks
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Share
 from condensery.training.data.training_queries import TrainingQueries
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import fit
+from condensery.training.resumption import last_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import trainings

@@ -29,7 +29,7 @@ from condensery.pipeline.run import run
 from condensery.pipeline.sweep import RECORDS, JoinedTable
 from condensery.reporting.results import Row
 from condensery.system.files import write_json
-from condensery.training.tracking import Tracked, start
+from condensery.training.wandb_run import Tracked, start
 
 
 def test_jobs_share_stages_and_end_in_one_table(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.labelling import write_denoised
+from condensery.retrieval.denoising import write_denoised
 from condensery.retrieval.negatives import open_relabelled
 from condensery.retrieval.published_negatives import from_triples
 from condensery.retrieval.relabelled import NOTHING, read_relabelled

@@ -12,7 +12,7 @@ import pytest
 from small_runs import CONF, PROJECT, Done, artifact_files, half_written, metrics_of, run_command
 
 from condensery.errors import DiskError, UserError
-from condensery.retrieval.labelling import probabilities
+from condensery.retrieval.denoising import probabilities
 from condensery.retrieval.negatives import read_negatives
 from condensery.retrieval.runs import read_run
 from condensery.stages.base import Artifact

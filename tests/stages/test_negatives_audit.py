@@ -10,7 +10,7 @@ from single_stage import inputs, run_stage
 from stage_defaults import defaults_of
 
 from condensery.errors import UserError
-from condensery.pipeline.graph import Node, artifact_id
+from condensery.pipeline.artifact_id import artifact_id
 from condensery.retrieval.negatives import open_negatives
 from condensery.stages.base import Artifact, Context, Runtime, Wandb
 from condensery.stages.finetuning.config import QueriesConfig
@@ -130,7 +130,7 @@ def id_of(**changes: Any) -> str:
     inputs = {"retriever": ("bm25",), "corpus": ("corpus",), "scorer": (config.scorer,) if config.scorer else ()}
     inputs["cross_encoders"] = tuple(config.cross_encoders)
     made_from = {field: tuple(f"{name}/1" for name in names) for field, names in inputs.items()}
-    return artifact_id(Node("mined", "mine", config, inputs, made_from, ""), 3)
+    return artifact_id("mine", 3, config, made_from)
 
 
 def test_keys_that_are_not_set_leave_the_id_as_it_was(tmp_path: Path) -> None:

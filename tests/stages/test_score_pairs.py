@@ -13,9 +13,9 @@ from small_runs import run_command
 from stage_defaults import defaults_of
 
 from condensery.errors import UserError
-from condensery.pipeline import graph
+from condensery.pipeline.artifact_id import artifact_id
+from condensery.retrieval.fusion import FusedIndex, write_fused
 from condensery.retrieval.indexes.bm25 import BM25Index
-from condensery.retrieval.indexes.fused import FusedIndex, write_fused
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores
@@ -177,8 +177,7 @@ class After(Before):
 
 def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
     def identity(config: StageConfig, **made_from: tuple[str, ...]) -> str:
-        inputs = {name: tuple(getattr(config, name)) for name in made_from}
-        return graph.artifact_id(graph.Node("x", "finetune", config, inputs, made_from, ""), 4)
+        return artifact_id("finetune", 4, config, made_from)
 
     before = identity(Before(negatives=["mined"]), negatives=("mine/1",))
     assert identity(After(negatives=["mined"], teacher=[]), negatives=("mine/1",), teacher=()) == before

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from condensery.errors import UserError
 from condensery.training import callbacks
-from condensery.training.loop import first_step, fit
+from condensery.training.loop import fit
 from condensery.training.modules.optimisation import TrainingModule
+from condensery.training.resumption import first_step
 from condensery.training.validation import mean_reciprocal_rank
 
 # The rate rises for 5 steps of 20 and falls then; it is looked at after every fourth step, as it was in that step

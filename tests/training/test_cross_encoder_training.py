@@ -12,8 +12,9 @@ from condensery.models.cross_encoder import new_cross_encoder
 from condensery.tokens.pairs import PairReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.list_batches import ListBatches
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import fit
 from condensery.training.modules.cross_encoder import CrossEncoderModule
+from condensery.training.resumption import last_checkpoint
 from condensery.training.settings import LoopSettings
 
 

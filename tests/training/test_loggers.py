@@ -9,9 +9,9 @@ import pytest
 import trainings
 from small_runs import run_command
 
-from condensery.training.logs import other_loggers
+from condensery.training.loggers import other_loggers
 from condensery.training.loop import fit
-from condensery.training.tracking import Tracked
+from condensery.training.wandb_run import Tracked
 
 
 def tracked(folder: Path) -> Tracked:

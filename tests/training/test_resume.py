@@ -20,8 +20,9 @@ from trainings import InterruptionError, Stop
 from condensery.errors import UserError
 from condensery.system import signals
 from condensery.training import loop
-from condensery.training.logs import csv_logger, merge_parts
-from condensery.training.loop import first_step, fit, last_checkpoint
+from condensery.training.loggers import csv_logger, merge_parts
+from condensery.training.loop import fit
+from condensery.training.resumption import first_step, last_checkpoint
 
 
 def _fit(kind: str, root: Path, name: str, **changes: Any) -> dict[str, torch.Tensor]:

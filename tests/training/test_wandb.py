@@ -8,9 +8,10 @@ import trainings
 from wandb_files import Offline, offline_runs
 
 from condensery.errors import UserError
-from condensery.training.logs import wandb_logger
-from condensery.training.loop import first_step, fit
-from condensery.training.tracking import Tracked, start
+from condensery.training.loggers import wandb_logger
+from condensery.training.loop import fit
+from condensery.training.resumption import first_step
+from condensery.training.wandb_run import Tracked, start
 
 wandb = pytest.importorskip("wandb")
 

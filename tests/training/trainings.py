@@ -41,7 +41,7 @@ from condensery.training.data.sources import (
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
 from condensery.training.data.training_queries import TextQueries, TrainingQueries
 from condensery.training.data.triple_batches import TripleBatches
-from condensery.training.loop import fit, last_checkpoint
+from condensery.training.loop import fit
 from condensery.training.modules.biencoder import BiEncoderModule
 from condensery.training.modules.contrastive import ContrastiveModule
 from condensery.training.modules.optimisation import TrainingModule
@@ -53,6 +53,7 @@ from condensery.training.modules.pretraining import (
     QueryAsContextModule,
 )
 from condensery.training.modules.query_tower import QueryTowerModule
+from condensery.training.resumption import last_checkpoint
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import ValidationSample
 

@@ -1,7 +1,5 @@
 """Builds the graph of a recipe: each node is a stage with a checked config, known inputs and an artifact id."""
 
-import hashlib
-import json
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from condensery.errors import OF_YOUR_OWN, MissingDataError, UserError, check_known, close_to, listed, message_within
+from condensery.pipeline.artifact_id import artifact_id, digest
 from condensery.pipeline.config import RootConfig
 from condensery.pipeline.config_check import Place, base_of, checked, follow, needs_value
 from condensery.pipeline.figure_config import check as check_figure
@@ -84,7 +83,7 @@ class Graph:
     def id(self) -> str:
         """The id of the run, 8 hexadecimal digits: the same for every run with the same artifacts and table."""
         table = self.root.table.model_dump(include=MEASURED)
-        return _digest([[n.name, n.reference] for n in self.nodes.values()] + [table], 4)
+        return digest([[n.name, n.reference] for n in self.nodes.values()] + [table], 4)
 
 
 def build(cfg: DictConfig) -> Graph:
@@ -222,7 +221,8 @@ class _Builder:
             if not all(known[parent].id for parent in node.parents):
                 continue
             try:
-                known[name] = replace(node, id=artifact_id(node, self.stages[node.kind].version))
+                version = self.stages[node.kind].version
+                known[name] = replace(node, id=artifact_id(node.kind, version, node.config, made_from))
             except UserError as error:
                 if not (dry and node.config.work({}).makes.collection.published):
                     if isinstance(error, MissingDataError):
@@ -349,15 +349,6 @@ class _Builder:
             raise UserError(f"{error.full_key or '.'.join(keys)}: {message_within(error) or text}") from None
 
 
-def artifact_id(node: Node, version: int) -> str:
-    """Return the id of a node's artifact: 16 hexadecimal digits.
-
-    The id is a digest of the kind, its version, the inputs' ids, and the parts of the config that can change the result
-    (``StageConfig.identified_by``).
-    """
-    return _digest([node.kind, version, *node.config.identified_by(node.made_from)], 8)
-
-
 def _needs_merging(value: Any, default: Any) -> bool:
     """Whether a value must be merged with the default instead of replacing it.
 
@@ -366,11 +357,6 @@ def _needs_merging(value: Any, default: Any) -> bool:
     if isinstance(value, dict) and "format" in value:
         return False
     return value == "???" or isinstance(value, dict | list) or isinstance(default, dict | list)
-
-
-def _digest(value: Any, size: int) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=size).hexdigest()
 
 
 def can_answer(graph: Graph) -> bool:

@@ -25,7 +25,7 @@ from condensery.pipeline.several_checkpoints import read
 from condensery.pipeline.sweep import RECORDS
 from condensery.system.files import atomic, write_json, write_text
 from condensery.system.signals import leave_if_asked
-from condensery.training.tracking import said_offline
+from condensery.training.wandb_run import said_offline
 
 if TYPE_CHECKING:
     from condensery.reporting.results import Row

@@ -39,13 +39,14 @@ from condensery.training.chunk_size import chunk_that_fits
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.steps import Batches, steps_of_epochs, steps_of_tokens
 from condensery.training.equipment import equipment
-from condensery.training.logs import other_loggers, wandb_logger
-from condensery.training.loop import first_step, fit
+from condensery.training.loggers import other_loggers, wandb_logger
+from condensery.training.loop import fit
 from condensery.training.modules.encoders import EncoderModule
 from condensery.training.modules.optimisation import TrainingModule
+from condensery.training.resumption import first_step
 from condensery.training.settings import LoopSettings
-from condensery.training.tracking import Tracked
 from condensery.training.validation import CandidateSample, PairSample, ValidationSample, candidate_sample, sample_of
+from condensery.training.wandb_run import Tracked
 
 GROWN, GROWN_RATE = 384, 3e-4  # hidden size of the smallest released encoders; upper limit of their learning rate
 COSINE = 0.5  # above this temperature the softmax over cosines is nearly flat

@@ -30,12 +30,12 @@ from condensery.training.callbacks import (
     Waiting,
 )
 from condensery.training.data.data_module import StepDataModule
-from condensery.training.logs import LOGS, csv_logger, last_values, merge_parts
+from condensery.training.loggers import LOGS, csv_logger, last_values, merge_parts
 from condensery.training.modules.optimisation import TrainingModule
+from condensery.training.resumption import CHECKPOINTS, first_step, last_checkpoint
 from condensery.training.settings import LoopSettings
 from condensery.training.validation import CandidateSample, PairSample, ValidationSample
 
-CHECKPOINTS = "checkpoints"
 _PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 _PROFILERS = {"simple": SimpleProfiler, "advanced": AdvancedProfiler, "pytorch": PyTorchProfiler}
 
@@ -153,22 +153,6 @@ def fit(
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     values |= {name: float(value) for name, value in trainer.callback_metrics.items()}
     return {name: values[name] for name in sorted(values) if "/" in name}
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step in a stage's folder, or None.
-
-    Files with other names, such as a copy ``step=2 (1).ckpt``, are ignored.
-    """
-    steps = (path.stem.removeprefix("step=") for path in (folder / CHECKPOINTS).glob("step=*.ckpt"))
-    last = max(map(int, filter(str.isdecimal, steps)), default=None)
-    return None if last is None else folder / CHECKPOINTS / f"step={last}.ckpt"
-
-
-def first_step(folder: Path) -> int:
-    """Return the step at which training in this folder begins: the step of the last checkpoint, or 0."""
-    checkpoint = last_checkpoint(folder)
-    return int(checkpoint.stem.removeprefix("step=")) if checkpoint else 0
 
 
 def _quieten() -> None:

@@ -1,10 +1,11 @@
-"""Resumes a run from a Lightning checkpoint, and defines which settings may differ from those of the checkpoint's run.
+"""Finds the last checkpoint of a run, resumes from it, and defines which settings may differ from those of the checkpoint.
 
 New settings of the optimiser and of its schedule apply from the step of the checkpoint on. Settings of the batches and of the
 loss must stay the same, because a run that changed them midway could not be reproduced. docs/howto/resuming.md has the table.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -18,11 +19,28 @@ from condensery.errors import UserError
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.training.checkpoint_fingerprint import Fingerprint, Plain, described, settings_of
 
+CHECKPOINTS = "checkpoints"  # folder of the checkpoints in the folder of a stage
 RULED = ("learning_rate", "warmup_ratio", "weight_decay", "max_grad_norm")
 _ENTRY = "condensery"
 _ANEW = "use the same, or start a new training from its weights: load_from_checkpoint, then fit without ckpt_path"
 
 _MADE = "create the module with the same checkpoint, towers and layers"
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint of the highest step in a stage's folder, or None.
+
+    Files with other names, such as a copy ``step=2 (1).ckpt``, are ignored.
+    """
+    steps = (path.stem.removeprefix("step=") for path in (folder / CHECKPOINTS).glob("step=*.ckpt"))
+    last = max(map(int, filter(str.isdecimal, steps)), default=None)
+    return None if last is None else folder / CHECKPOINTS / f"step={last}.ckpt"
+
+
+def first_step(folder: Path) -> int:
+    """Return the step at which training in this folder begins: the step of the last checkpoint, or 0."""
+    checkpoint = last_checkpoint(folder)
+    return int(checkpoint.stem.removeprefix("step=")) if checkpoint else 0
 
 
 def check_same(saved: Mapping[str, Plain], here: Mapping[str, Plain], what: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
-from condensery.training.tracking import Tracked
+from condensery.training.wandb_run import Tracked
 
 
 class TrackioLogger(Logger):

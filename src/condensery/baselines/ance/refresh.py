@@ -25,7 +25,7 @@ from condensery.system.progress import ProgressTask
 from condensery.tokens.batches import Chunk
 from condensery.training.callbacks import evaluating
 from condensery.training.data.steps import Ids
-from condensery.training.loop import first_step
+from condensery.training.resumption import first_step
 
 SHARD = 20_000  # passages per file of vectors, and queries per shard of a search
 INDEX = "index"  # subfolder of a refresh, removed once its queries are searched

@@ -10,7 +10,7 @@ from condensery.reporting.results import Row
 from condensery.reporting.table import Table
 from condensery.reporting.table_formats import markdown, records
 from condensery.stages.base import Wandb
-from condensery.training.tracking import Tracked, close, logged, start
+from condensery.training.wandb_run import Tracked, close, logged, start
 
 NUMBERS: list[str | int] = ["system", "collection", "split", "seed", "metric", "value", "artifact"]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from condensery.errors import number_of
-from condensery.retrieval.labelling import write_denoised
+from condensery.retrieval.denoising import write_denoised
 from condensery.retrieval.negatives import open_negatives, open_relabelled
 from condensery.stages.base import Context
 from condensery.stages.negatives.config import DenoiseConfig

@@ -3,7 +3,7 @@
 from typing import Any
 
 from condensery.errors import number_of
-from condensery.retrieval.labelling import write_labels
+from condensery.retrieval.denoising import write_labels
 from condensery.retrieval.runs import Run
 from condensery.stages.base import Context
 from condensery.stages.scoring.config import PseudoLabelConfig

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
+from condensery.retrieval.denoising import probabilities
 from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.own_passages import own_passages_left_out
-from condensery.retrieval.labelling import probabilities
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.pair_scorers import cross_encoder

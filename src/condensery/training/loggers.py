@@ -10,8 +10,8 @@ from pathlib import Path
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from condensery.system.files import atomic
-from condensery.training.tracking import Tracked, close, start
 from condensery.training.trackio_logger import TrackioLogger
+from condensery.training.wandb_run import Tracked, close, start
 
 LOGS, CURVES = "logs", "metrics.csv"
 _PART = "from-step-"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condensery.retrieval.labelling import probabilities, write_denoised, write_labels
+from condensery.retrieval.denoising import probabilities, write_denoised, write_labels
 from condensery.retrieval.negatives import read_negatives
 from condensery.retrieval.runs import Run
 from condensery.text.collection import Collection
