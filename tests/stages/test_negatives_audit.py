@@ -130,7 +130,7 @@ def id_of(**changes: Any) -> str:
     inputs = {"retriever": ("bm25",), "corpus": ("corpus",), "scorer": (config.scorer,) if config.scorer else ()}
     inputs["cross_encoders"] = tuple(config.cross_encoders)
     made_from = {field: tuple(f"{name}/1" for name in names) for field, names in inputs.items()}
-    return artifact_id("mine", 3, config, made_from)
+    return artifact_id("mine", 3, config.identified_by(made_from))
 
 
 def test_keys_that_are_not_set_leave_the_id_as_it_was(tmp_path: Path) -> None:

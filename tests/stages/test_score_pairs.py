@@ -177,7 +177,7 @@ class After(Before):
 
 def test_a_fine_tuning_without_a_teacher_keeps_its_id() -> None:
     def identity(config: StageConfig, **made_from: tuple[str, ...]) -> str:
-        return artifact_id("finetune", 4, config, made_from)
+        return artifact_id("finetune", 4, config.identified_by(made_from))
 
     before = identity(Before(negatives=["mined"]), negatives=("mine/1",))
     assert identity(After(negatives=["mined"], teacher=[]), negatives=("mine/1",), teacher=()) == before

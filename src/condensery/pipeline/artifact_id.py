@@ -2,25 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-from condensery.stages.base import StageConfig
 
-
-def artifact_id(kind: str, version: int, config: StageConfig, made_from: Mapping[str, tuple[str, ...]]) -> str:
+def artifact_id(kind: str, version: int, identified_by: Sequence[Any]) -> str:
     """Return the id of a stage's artifact: 16 hexadecimal digits.
-
-    The id is a digest of the kind, its version, the inputs' ids, and the parts of the config that can change the result
-    (``StageConfig.identified_by``).
 
     Args:
         kind: kind of the stage.
         version: version of the kind.
-        config: the checked config.
-        made_from: field of the config -> references ``kind/id`` of the artifacts that it reads.
+        identified_by: the inputs' ids, and the parts of the config that can change the result
+            (``StageConfig.identified_by``).
     """
-    return digest([kind, version, *config.identified_by(made_from)], 8)
+    return digest([kind, version, *identified_by], 8)
 
 
 def digest(value: Any, size: int) -> str:

@@ -222,7 +222,7 @@ class _Builder:
                 continue
             try:
                 version = self.stages[node.kind].version
-                known[name] = replace(node, id=artifact_id(node.kind, version, node.config, made_from))
+                known[name] = replace(node, id=artifact_id(node.kind, version, node.config.identified_by(made_from)))
             except UserError as error:
                 if not (dry and node.config.work({}).makes.collection.published):
                     if isinstance(error, MissingDataError):
