@@ -239,7 +239,7 @@ def test_a_query_is_encoded_as_transformers_does(tmp_path: Path, separate: bool)
     tokens = AutoTokenizer.from_pretrained(folder)("read a json file", return_tensors="pt")
     with torch.no_grad():
         wanted = AutoModel.from_pretrained(folder, add_pooling_layer=False)(**tokens).last_hidden_state[0, 0]
-    found = query_encoder(tmp_path / "model")("read a json file")
+    found = query_encoder(tmp_path / "model")(["read a json file"])[0]
     np.testing.assert_allclose(found, wanted.numpy(), atol=1e-6)
-    long = query_encoder(tmp_path / "model")("read a json file " * 20)
+    long = query_encoder(tmp_path / "model")(["read a json file " * 20])[0]
     assert long.shape == found.shape  # cut to the length of queries

@@ -13,8 +13,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from condensery import __version__
 from condensery.errors import UserError
 from condensery.pipeline.artifact_store import State, Store
@@ -66,8 +64,7 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
         if encoder is None:
             raise UserError(f"ask: {vectors} does not record which encoder made it; run its stage again")
         store.check([encoder], parents=False)
-        encode = query_encoder(encoder.path)
-        return lambda texts: np.stack([encode(text) for text in texts])
+        return query_encoder(encoder.path)
 
     return search_of_texts(open_index(index.path, collection, device="cpu"), encoder_of)
 

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from condensery.evaluation.metrics import evaluate as evaluate_run
 from condensery.evaluation.names import split_metric
 from condensery.retrieval.indexes.divided import divide
 from condensery.retrieval.indexes.interface import CollectionRetriever, recall_of, unmatched_queries
-from condensery.retrieval.indexes.opening import Encode, open_index, search_of_texts
+from condensery.retrieval.indexes.opening import open_index, search_of_texts
 from condensery.retrieval.indexes.own_passages import own_passages_left_out
 from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.retrieval.query_encoder import query_encoder
@@ -113,11 +112,7 @@ def _timed(
     rows = collection.questions(config.split)[: config.timed]
     texts, depth = list(collection.queries.column("text").take(rows)), min(config.depth, len(retriever))
 
-    def encoder_of(vectors: Path) -> Encode:
-        encode = query_encoder(Artifact(vectors).input("model").path)
-        return lambda texts: np.stack([encode(text) for text in texts])
-
-    search = search_of_texts(retriever, encoder_of)
+    search = search_of_texts(retriever, lambda vectors: query_encoder(Artifact(vectors).input("model").path))
     search(texts[:1], depth)  # loads the encoder
     began = time.perf_counter()
     for text in texts:
