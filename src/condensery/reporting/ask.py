@@ -26,7 +26,7 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
     if not text.strip():
         raise UserError("ask: the text is empty; write a query")
     scores, rows = search([text], k)
-    return hits_of(scores[0], rows[0], *(collection.passages.column(name) for name in ("id", "title", "text")))
+    return hits_of(scores[0], rows[0], [collection.passages.column(name) for name in ("id", "title", "text")])
 
 
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:
