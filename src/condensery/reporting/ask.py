@@ -7,7 +7,7 @@ from rich.text import Text
 from condensery.errors import UserError, shown
 from condensery.reporting.plain import DROPPED, SPACES
 from condensery.retrieval.indexes.opening import Search
-from condensery.retrieval.searchers.base import Hit
+from condensery.retrieval.searchers.base import Hit, hits_of
 from condensery.text.collection import Collection
 from condensery.text.words import between_letters
 
@@ -26,9 +26,7 @@ def ask(text: str, search: Search, collection: Collection, k: int = 5) -> list[H
     if not text.strip():
         raise UserError("ask: the text is empty; write a query")
     scores, rows = search([text], k)
-    ids, titles, texts = (collection.passages.column(name) for name in ("id", "title", "text"))
-    ranked = [(float(score), int(row)) for score, row in zip(scores[0], rows[0], strict=True) if row >= 0]
-    return [Hit(rank, score, ids[row], titles[row], texts[row]) for rank, (score, row) in enumerate(ranked, 1)]
+    return hits_of(scores[0], rows[0], [collection.passages.column(name) for name in ("id", "title", "text")])
 
 
 def show(text: str, answers: list[Hit], console: Console | None = None) -> None:

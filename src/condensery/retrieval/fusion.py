@@ -128,8 +128,6 @@ class FusedIndex:
         method: str = WEIGHTED,
         rank_constant: float = 60.0,
     ) -> None:
-        if len(members) != len(weights):
-            raise ValueError(f"{len(members)} retrievers, but {len(weights)} weights")
         self.members, self.weights = list(members), np.asarray(weights, np.float64)
         power = int(np.frexp(self.weights.max())[1])
         if abs(power) > 100:  # sums of such weights would leave the range of 32-bit scores

@@ -75,16 +75,11 @@ class NegativeWeights:
             np.broadcast_to(weight / np.maximum((part >= 0).sum(axis=1, keepdims=True), 1), part.shape)
             for part, weight in zip(parts, self.weights, strict=True)
         ]
-        return _added_up(np.concatenate(parts, axis=1), np.concatenate(shares, axis=1))
-
-
-def _added_up(pool: NDArray[np.int32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add up the weights (b, m) of repeated passages: every occurrence of a passage in a row gets the sum of its weights."""
-    total = np.empty(pool.shape)
-    for row, (passages, own) in enumerate(zip(pool, weights, strict=True)):
-        _, place = np.unique(passages, return_inverse=True)
-        total[row] = np.bincount(place, own)[place]
-    return total
+        total = np.concatenate(shares, axis=1)
+        for own, passages in zip(total, np.concatenate(parts, axis=1), strict=True):
+            _, place = np.unique(passages, return_inverse=True)
+            own[:] = np.bincount(place, own)[place]  # every occurrence of a passage gets the sum
+        return total
 
 
 def places_of(here: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -141,9 +141,8 @@ def counted(folder: Path, below: Below, without: int, label: str) -> dict[str, A
         label: beginning of the printed lines.
     """
     number, scores = len(load_array(folder / f"{LEFT_OUT}.npy")), load_array(folder / f"{POSITIVE_SCORES}.npy")
-    left_out = (
-        f"{number_of(number, 'candidates do')} not score {below}: {'it is' if number == 1 else 'they are'} left out"
-    )
+    are = "it is" if number == 1 else "they are"
+    left_out = f"{number_of(number, 'candidates do')} not score {below}: {are} left out"
     bare = number_of(without, f"of {len(scores):,} queries have")
     print(f"[{label}] {left_out}; {bare} no negative left, and training draws random ones there", flush=True)
     counts: dict[str, Any] = {"left_out_by_score": number, "queries_without": without}

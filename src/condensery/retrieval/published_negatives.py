@@ -284,16 +284,12 @@ class Distinct:
         place = self.counts[queries] + np.arange(len(queries)) - np.searchsorted(queries, queries)
         kept = place < self.depth
         queries, passages, place = queries[kept], passages[kept], place[kept]
-        self._widen(int(place.max(initial=-1)) + 1)
+        width, known = int(place.max(initial=-1)) + 1, self.table.shape[1]
+        if width > known:
+            more = min(self.depth, max(width, 2 * known)) - known
+            self.table = np.pad(self.table, [(0, 0), (0, more)], constant_values=-1)
         self.table[queries, place] = passages
         np.add.at(self.counts, queries, 1)
-
-    def _widen(self, width: int) -> None:
-        known = self.table.shape[1]
-        if width > known:
-            wider = np.full((len(self.table), min(self.depth, max(width, 2 * known))), -1, np.int32)
-            wider[:, :known] = self.table
-            self.table = wider
 
     def result(self) -> Negatives:
         """Return the negatives collected so far. Queries are in row order; queries without negatives are left out."""

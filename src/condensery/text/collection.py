@@ -50,6 +50,11 @@ class Qrels:
         return dict(zip(queries.tolist(), passages, strict=True)) if len(queries) else {}
 
 
+def _table(name: str) -> "cached_property[TextTable]":
+    """Return the attribute for the table ``name`` of a collection, which is opened on first use."""
+    return cached_property(lambda collection: TextTable(collection.folder / f"{name}.arrow"))
+
+
 class Collection:
     """A collection as a reader wrote it: the artifact that all later stages start from.
 
@@ -79,15 +84,8 @@ class Collection:
     def __repr__(self) -> str:
         return f"Collection({self.name}: {len(self.passages):,} passages, {len(self.queries):,} queries)"
 
-    @cached_property
-    def passages(self) -> TextTable:
-        """The passages."""
-        return TextTable(self.folder / "passages.arrow")
-
-    @cached_property
-    def queries(self) -> TextTable:
-        """The queries."""
-        return TextTable(self.folder / "queries.arrow")
+    passages = _table("passages")
+    queries = _table("queries")
 
     @cached_property
     def documents(self) -> TextTable | None:

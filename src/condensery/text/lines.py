@@ -1,7 +1,6 @@
 """Read the lines of input files, plain or gzip, each with its place ``path:line``. Faulty lines are reported in one way."""
 
 import csv
-import io
 import json
 import math
 import re
@@ -57,7 +56,11 @@ def _raw_lines(path: Path, show: bool) -> Iterator[bytes]:
     with opened(path) as (stream, file):
         lines = iter(partial(stream.readline, LONGEST), b"")
         first = next(lines, b"")
-        _check_line_ends(first, stream, path)
+        within = b"\r" in first.rstrip(b"\r\n")
+        if within and (len(first) == LONGEST or not stream.peek(1)):  # a single line, with the line ends of old Macs
+            raise UserError(
+                f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)"
+            )
         lines = chain([first] if first else [], lines)
         yield from in_megabytes(lines, path, file, each=1024) if show else lines
 
@@ -82,13 +85,6 @@ def in_megabytes(items: Iterable[Item], path: Path, file: IO[bytes], each: int) 
                 task.advance(at - shown)
                 shown = at
             yield item
-
-
-def _check_line_ends(first: bytes, stream: io.BufferedReader, path: Path) -> None:
-    """Raise ``UserError`` if the file is a single line that contains the line ends of old Macs (CR)."""
-    within = b"\r" in first.rstrip(b"\r\n")
-    if within and (len(first) == LONGEST or not stream.peek(1)):
-        raise UserError(f"{path}: its lines end in a carriage return (CR) alone; save the file with line feeds (LF)")
 
 
 def read_objects(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -16,7 +16,6 @@ from condensery.text.formats.plain_text import TextSource
 from condensery.text.hashes import texts_hash
 from condensery.text.lines import whole_texts
 from condensery.text.records import Passage
-from condensery.text.source import FolderSource
 from condensery.text.writer import CollectionWriter
 
 Given = str | Path | Sequence[str] | Collection
@@ -66,12 +65,9 @@ def _source(folder: Path, splits: dict[str, str | None] | None) -> Any:
         "dev_queries": 500 if splits is None else 0,
         "unlabelled_queries": 0,
     }
-    kind: type[FolderSource]
-    own: dict[str, Any]
     if resolve(folder / "corpus.jsonl"):
-        kind, own = BeirSource, {"name": None, "documents": "auto"}
-    elif resolve(folder / "documents.jsonl"):
-        kind, own = DocumentsSource, {"documents": "documents.jsonl", "extra": [], "searched": "passages"}
-    else:
-        kind, own = TextSource, {"minimum_words": 5}
-    return kind.model_validate(shared | own)
+        return BeirSource.model_validate(shared | {"name": None, "documents": "auto"})
+    if resolve(folder / "documents.jsonl"):
+        own = {"documents": "documents.jsonl", "extra": [], "searched": "passages"}
+        return DocumentsSource.model_validate(shared | own)
+    return TextSource.model_validate(shared | {"minimum_words": 5})

@@ -31,8 +31,8 @@ from condensery.text.words import is_blank
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class _Rows:
-    """A table that is being written, with the hash of each id and the id's place in the input."""
+class IndexedWriter:
+    """Writes a table whose first column has ids, with the index of the ids, and keeps the place of each row in the input."""
 
     def __init__(self, folder: Path, name: str, columns: tuple[str, ...], lists: tuple[str, ...] = ()) -> None:
         self.name, self.path = name, folder / f"{name}.arrow"
@@ -41,6 +41,7 @@ class _Rows:
         self.characters = 0
 
     def add(self, row: tuple[str | list[str], ...], length: int, where: str) -> None:
+        """Append a row of about ``length`` characters."""
         self.table.add(row, length)
         self.hashes.append(id_hash(str(row[0])))
         self.places.add(where)
@@ -130,9 +131,9 @@ class CollectionWriter:
         self._answered = False  # whether any query has answers
         self._questions: dict[str, array[int]] = {}
         self._negatives = GivenNegatives()
-        self._passages = _Rows(folder, "passages", ("id", "title", "text", "document"))
-        self._queries = _Rows(folder, "queries", ("id", "text"))
-        self._documents: _Rows | None = None
+        self._passages = IndexedWriter(folder, "passages", ("id", "title", "text", "document"))
+        self._queries = IndexedWriter(folder, "queries", ("id", "text"))
+        self._documents: IndexedWriter | None = None
         self._document: str | None = None
         self._document_hashes, self._document_places = array("Q"), Places()
         self._judgements: dict[str, Judgements] = {}
@@ -217,7 +218,7 @@ class CollectionWriter:
         _check_id(document.id, "document id", where)
         self._digest("document", where, document.id, document.title, *passages)
         if self._documents is None:
-            self._documents = _Rows(self.folder, "documents", ("id", "title", "passages"), lists=("passages",))
+            self._documents = IndexedWriter(self.folder, "documents", ("id", "title", "passages"), lists=("passages",))
         self._documents.add((document.id, document.title, passages), sum(map(len, passages)), where)
 
     def add_judgement(self, split: str, query_id: str, passage_id: str, grade: int, where: str = "") -> None:

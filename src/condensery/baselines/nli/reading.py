@@ -5,19 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from condensery.baselines.nli.config import EXPECTED, ReadNliConfig
 from condensery.errors import UserError, shown
 from condensery.stages.base import Context
-from condensery.system.files import write_json
+from condensery.stages.sentences.examples import Example, write_sentences
 from condensery.text.lines import at_least_one, check_whole, fields_of, read_lines, read_objects
-from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import is_blank
-from condensery.tokens.artifacts import unknown_words
-from condensery.tokens.store import tokenise
-from condensery.tokens.tokenizer import load_tokenizer
-from condensery.tokens.vocabulary import Vocabulary
 
 LABELS = ("entailment", "neutral", "contradiction")  # in the order of the data sets of the hub
 NO_LABEL = ("-", "-1", "")  # the annotators did not agree
@@ -32,36 +25,20 @@ def read_nli(config: ReadNliConfig, context: Context) -> dict[str, Any]:
     Raises:
         UserError: a line is malformed, or no pair has a label.
     """
-    folder, tokenizer, counts = context.folder, context.input("tokenizer"), Counter[str]()
-    known: dict[str, int] = {}
-    rows, labels = list[tuple[int, int]](), list[int]()
-    with TableWriter(folder / "sentences.arrow", ("text",)) as table:
-        for file in config.inputs():
-            for premise, hypothesis, label in pairs_of(file.open_path()):
-                if label is None:
-                    counts["without_label"] += 1
-                    continue
-                for text in (premise, hypothesis):
-                    if text not in known:
-                        known[text] = table.count
-                        table.add((text,), len(text))
-                rows.append((known[premise], known[hypothesis]))
-                labels.append(label)
-                counts[LABELS[label]] += 1
-    if not rows:
+    counts = Counter[str]()
+    found = write_sentences(_examples(config, counts), context, "NLI", "nli", ("train",))
+    return {**{name: found.pop(name) for name in ("sentences", "train")}, **counts, **found}
+
+
+def _examples(config: ReadNliConfig, counts: Counter[str]) -> Iterator[Example]:
+    """Yield the pairs that have a label, and count the pairs of each label in ``counts``."""
+    for file in config.inputs():
+        for premise, hypothesis, label in pairs_of(file.open_path()):
+            counts["without_label" if label is None else LABELS[label]] += 1
+            if label is not None:
+                yield "train", (premise, hypothesis), label
+    if not set(counts) & set(LABELS):
         raise UserError(f"{config.inputs()[0].open_path()}: no pair has a label; the file must be {EXPECTED}")
-    np.save(folder / "rows-train.npy", np.array(rows, np.int64))
-    np.save(folder / "scores-train.npy", np.array(labels, np.float32))
-    Vocabulary.of(load_tokenizer(tokenizer)).save(folder)
-    column = TextTable(folder / "sentences.arrow").column("text")
-    store = tokenise(column, tokenizer, folder / "texts", sentences=False, label=f"{context.stage_name}: tokens")
-    write_json(folder / "sentences.json", {"name": "NLI", "task": "nli"})
-    return {
-        "sentences": len(known),
-        "train": len(rows),
-        **counts,
-        **unknown_words({"sentences": store}, tokenizer),
-    }
 
 
 def pairs_of(path: Path) -> Iterator[Pair]:

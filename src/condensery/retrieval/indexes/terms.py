@@ -25,13 +25,11 @@ def check_stopwords(name: str) -> str:
 
 
 def check_stemmer(name: str) -> str:
-    """Return ``name``. Raises ``ValueError`` if there is no stemmer of this name, or if its package is missing."""
+    """Return ``name``. Raises ``ValueError`` if there is no stemmer of this name."""
     if name == "none":
         return name
-    try:
-        import Stemmer
-    except ImportError:
-        raise ValueError(f"{shown(name)!r} needs the package PyStemmer: pip install PyStemmer") from None
+    import Stemmer
+
     if name not in Stemmer.algorithms():
         raise ValueError(f"{shown(name)!r} does not exist, choose from none, {', '.join(Stemmer.algorithms())}")
     return name
@@ -42,7 +40,7 @@ class Analyser:
 
     Args:
         stopwords: none or english.
-        stemmer: none, or a Snowball algorithm (porter is Lucene's), which needs the package PyStemmer.
+        stemmer: none, or a Snowball algorithm (porter is Lucene's).
         language: one of ``text.languages.LANGUAGES``. ``auto`` means ``any`` here, because there are no passages from which
             the language could be guessed.
 

@@ -40,6 +40,15 @@ class Hit:
     text: str
 
 
+def hits_of(scores: NDArray[np.float32], rows: NDArray[np.int64], columns: Iterable[Sequence[str]]) -> list[Hit]:
+    """Return the results of one query, best first, from scores (k,) and row numbers (k,) of its passages; -1 is padding.
+
+    ``columns``: the ids, titles and texts of all passages.
+    """
+    ranked = enumerate(zip(scores.tolist(), rows.tolist(), strict=True), start=1)
+    return [Hit(rank, score, *(column[row] for column in columns)) for rank, (score, row) in ranked if row >= 0]
+
+
 class Searcher(ABC):
     """Base class of the searchers, which rank passages for queries. The method ``index`` receives the passages."""
 
@@ -108,11 +117,8 @@ class Searcher(ABC):
         check_values(Searcher.search, {"k": k})
         queries = [query] if isinstance(query, str) or not isinstance(query, Iterable) else query
         scores, rows = self.rank(queries, max(1, min(k, len(self))))  # there are no more results than passages
-        hits: list[list[Hit]] = [[] for _ in rows]
-        for (at, rank), row in np.ndenumerate(rows):
-            if row >= 0:
-                parts = self._ids[row], self._titles[row], self._texts[row]
-                hits[at].append(Hit(rank + 1, float(scores[at, rank]), *parts))
+        columns = self._ids, self._titles, self._texts
+        hits = [hits_of(*ranking, columns) for ranking in zip(scores, rows, strict=True)]
         return hits[0] if isinstance(query, str) else hits
 
     def rank(self, queries: Sequence[str], k: Count) -> Ranking:

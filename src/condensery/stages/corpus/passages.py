@@ -12,9 +12,7 @@ from condensery.stages.base import Context
 from condensery.stages.corpus.config import PassagesConfig
 from condensery.system.progress import progress
 from condensery.text.collection import Collection
-from condensery.text.hashes import id_hash
-from condensery.text.ids import SUFFIX, IdIndex
-from condensery.text.table import TableWriter
+from condensery.text.writer import IndexedWriter
 from condensery.tokens.artifacts import Passages, pretraining_texts, unknown_words
 from condensery.tokens.grouping import DocumentTexts, group_documents
 from condensery.tokens.store import tokenise
@@ -51,22 +49,20 @@ def _write(config: PassagesConfig, context: Context, collection: Collection) -> 
     Raises:
         UserError: no document contains a word.
     """
-    path = context.folder / "passages.arrow"
     own = config.grouping == "collection"
     rows = _as_they_are(collection, config.titles) if own else _grouped(config, context, collection)
-    starts, hashes, empty = array("q", [0]), array("Q"), 0
-    with TableWriter(path, ("id", "document", "title", "text")) as table:
-        for document in rows:
-            for row in document:
-                table.add(row, len(row[2]) + len(row[3]))
-                hashes.append(id_hash(row[0]))
-            if document:
-                starts.append(table.count)
-            else:
-                empty += 1
-    if not hashes:
+    starts, empty = array("q", [0]), 0
+    writer = IndexedWriter(context.folder, "passages", ("id", "document", "title", "text"))
+    for document in rows:
+        for row in document:
+            writer.add(row, len(row[2]) + len(row[3]), row[0])
+        if document:
+            starts.append(writer.table.count)
+        else:
+            empty += 1
+    if not writer.table.count:
         raise context.error("", f"no document of {collection.name} contains a word; add documents")
-    IdIndex.of(np.frombuffer(hashes, np.uint64)).save(path.with_suffix(SUFFIX))
+    writer.close()
     return np.frombuffer(starts, np.int64), empty
 
 

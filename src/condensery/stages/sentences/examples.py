@@ -7,7 +7,7 @@ A triplet asks which of two sentences comes from the same section of an article 
 - ``section_triplets`` samples triplets from articles.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -27,8 +27,9 @@ from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.tokens.workers import sentence_begins
 
-Task = Literal["similarity", "triplets"]
-Example = tuple[str, tuple[str, ...], float]  # split, sentences, score (0 for triplets)
+Task = Literal["similarity", "triplets", "nli"]
+SPLITS = ("train", "dev", "test")
+Example = tuple[str, tuple[str, ...], float]  # split, sentences, score or label (0 for triplets)
 
 
 def read_sts(config: ReadStsConfig, context: Context) -> dict[str, Any]:
@@ -74,7 +75,9 @@ def _long_enough(texts: list[str], minimum_words: int, language: str) -> list[st
     return kept
 
 
-def write_sentences(examples: Iterable[Example], context: Context, name: str, task: Task) -> dict[str, Any]:
+def write_sentences(
+    examples: Iterable[Example], context: Context, name: str, task: Task, splits: Sequence[str] = SPLITS
+) -> dict[str, Any]:
     """Write the artifact.
 
     Args:
@@ -82,6 +85,7 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
         context: context of the stage.
         name: name of the task's collection.
         task: kind of the examples.
+        splits: the splits that have examples.
 
     Returns:
         the number of sentences, the number of examples of each split, and warnings.
@@ -91,7 +95,7 @@ def write_sentences(examples: Iterable[Example], context: Context, name: str, ta
     """
     folder, tokenizer = context.folder, context.input("tokenizer")
     known: dict[str, int] = {}
-    rows: dict[str, list[list[int]]] = {"train": [], "dev": [], "test": []}
+    rows: dict[str, list[list[int]]] = {split: [] for split in splits}
     scores: dict[str, list[float]] = {split: [] for split in rows}
     with TableWriter(folder / "sentences.arrow", ("text",)) as table:
         for split, texts, score in examples:

@@ -87,11 +87,10 @@ class Repository:
             if not folder.is_dir():
                 raise UserError(f"{self.key}: {self.name}: no such folder")
             return folder
-        try:
-            with self._talking(library().errors.LocalEntryNotFoundError):
+        with self._talking():
+            try:
                 return self._fetched([CARD], offline=True)
-        except library().errors.LocalEntryNotFoundError:
-            with self._talking():
+            except library().errors.LocalEntryNotFoundError:
                 return self._fetched([CARD])
 
     @cached_property
@@ -246,14 +245,14 @@ class Repository:
         return Path(library().snapshot_download(self.name, local_files_only=offline, **what))
 
     @contextmanager
-    def _talking(self, expected: type[Exception] = UserError, file: str = "") -> Iterator[None]:
-        """Turn exceptions of the libraries into a ``UserError`` of one line. Exceptions of type ``expected`` stay unchanged.
+    def _talking(self, file: str = "") -> Iterator[None]:
+        """Turn exceptions of the libraries into a ``UserError`` of one line.
 
         ``file``: the file that is being read, for the error message.
         """
         try:
             yield
-        except (UserError, expected):
+        except UserError:
             raise
         except Exception as error:
             raise of_the_disk(error) or self._user_error(error, file) from error

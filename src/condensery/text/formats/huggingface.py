@@ -86,8 +86,11 @@ class _OnTheHub(DataConfig):
             data.fetch(paths)
 
     def rows(self, role: str, total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) for every row of the files of ``role``. ``total``: number of rows, for progress; 0 = unknown."""
-        data, paths = self.chosen[role]
+        """Yield (place, row) for every row of the files of ``role``. ``total``: number of rows, for progress; 0 = unknown.
+
+        A data set without queries has no files of the role ``queries``.
+        """
+        data, paths = self.chosen.get(role, (self.repository, []))
         return data.rows(paths, total)
 
 
@@ -198,11 +201,10 @@ class HuggingfaceDocumentsSource(_OnTheHub):
 def read(config: HuggingfaceSource, writer: CollectionWriter) -> None:
     """Fetch the files of a retrieval data set, and read them into ``writer``."""
     config.fetch()
-    has_queries = "queries" in config.chosen
-    known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")} if has_queries else set()
+    known = {id_hash(identifier) for _, identifier, _, _ in _texts(config, "queries")}
     for split in config.splits.named():
         _read_qrels(config, split, known, writer)
-    for place, identifier, _, text in _texts(config, "queries") if has_queries else ():
+    for place, identifier, _, text in _texts(config, "queries"):
         if id_hash(identifier) in known:  # a query may occur in the files of several splits
             known.remove(id_hash(identifier))
             writer.add_query(Query(identifier, text), place)

@@ -153,15 +153,19 @@ def _files_below(root: Path, prefix: tuple[str, ...]) -> tuple[SourceFile, ...]:
 
 
 def read(config: PydocsSource, writer: CollectionWriter) -> None:
-    """Read the docstrings into ``writer``. The result does not depend on ``workers``."""
+    """Read the docstrings into ``writer``. Ids are ``module:line``. The result does not depend on ``workers``."""
     files = [file for package in dict.fromkeys(config.packages) for file in source_files(package)]
     entries, min_hashes = _extract(files, config)
     keep = first_of_each(min_hashes, config.near_duplicate)
     writer.dropped["near_duplicates"] += len(keep) - sum(keep)
     entries = [entry for entry, new in zip(entries, keep, strict=True) if new]
     entries = _without_boilerplate(entries, config.minimum_words, writer)
-    entries = _without_unclear_queries(entries, writer)
-    _write(entries, writer)
+    for entry in _without_unclear_queries(entries, writer):
+        identifier = f"{entry.module}:{entry.line}"
+        writer.add_passage(Passage(identifier, "", entry.passage, entry.module), identifier)
+        if entry.query:
+            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
+            writer.add_query(Query(identifier, entry.query), identifier)
 
 
 def _extract(files: list[SourceFile], config: PydocsSource) -> tuple[list[Docstring], "list[MinHash]"]:
@@ -236,13 +240,3 @@ def split_of(module: str) -> str:
 
     draw = hash64("pydocs", module) / 2.0**64
     return "test" if draw < SHARE_TEST else "dev" if draw < SHARE_TEST + SHARE_DEV else "train"
-
-
-def _write(entries: list[Docstring], writer: CollectionWriter) -> None:
-    """Add passages, judgements and queries to the writer. Ids are ``module:line``."""
-    for entry in entries:
-        identifier = f"{entry.module}:{entry.line}"
-        writer.add_passage(Passage(identifier, "", entry.passage, entry.module), identifier)
-        if entry.query:
-            writer.add_judgement(split_of(entry.module), identifier, identifier, 1, identifier)
-            writer.add_query(Query(identifier, entry.query), identifier)

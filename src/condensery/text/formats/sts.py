@@ -33,20 +33,15 @@ def read_sts(path: Path) -> Iterator[ScoredPair]:
     """
     rows = (one for one in read_csv(path, EXPECTED) if one != (f"{path}:1", HEADER))
     for place, row in at_least_one(rows, path, f"no pair of sentences; the file is {EXPECTED}"):
-        yield _pair(row, place)
-
-
-def _pair(row: list[str], place: str) -> ScoredPair:
-    if row[0].startswith("{") or any("\t" in field for field in row):
-        raise UserError(f"{place}: this file must be {EXPECTED}; {OTHERS}")
-    if len(row) != len(HEADER):
-        raise UserError(f"{place}: {len(row)} columns; the file must be {EXPECTED}; quote sentences with commas")
-    first, second, written = (field.strip() for field in row)
-    if is_blank(first) or is_blank(second):
-        raise UserError(f"{place}: a sentence is empty; fill it, or remove the line")
-    score = decimal(written)
-    if not 0 <= score <= HIGHEST:
-        raise UserError(
-            f'{place}: the score must be a number from 0 to {HIGHEST:g}, not "{shown(written)}"; the file is {EXPECTED}'
-        )
-    return first, second, score
+        if row[0].startswith("{") or any("\t" in field for field in row):
+            raise UserError(f"{place}: this file must be {EXPECTED}; {OTHERS}")
+        if len(row) != len(HEADER):
+            raise UserError(f"{place}: {len(row)} columns; the file must be {EXPECTED}; quote sentences with commas")
+        first, second, written = (field.strip() for field in row)
+        if is_blank(first) or is_blank(second):
+            raise UserError(f"{place}: a sentence is empty; fill it, or remove the line")
+        score = decimal(written)
+        if not 0 <= score <= HIGHEST:
+            wanted = f"a number from 0 to {HIGHEST:g}"
+            raise UserError(f'{place}: the score must be {wanted}, not "{shown(written)}"; the file is {EXPECTED}')
+        yield first, second, score

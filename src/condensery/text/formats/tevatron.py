@@ -47,9 +47,8 @@ class TevatronSource(FolderSource):
     @cached_property
     def _first(self) -> dict[str, dict[str, Any]]:
         """The first query of each split. The other queries of the split have the same fields."""
-        files = [file for file in self.input_files() if file.role != "corpus"]
-        first = {file.role: next((record for _, record in read_objects(file.open_path())), {}) for file in files}
-        return {role.removeprefix("queries of "): record for role, record in first.items()}
+        files = {file.role.removeprefix("queries of "): file for file in self.input_files() if file.role != "corpus"}
+        return {split: next((one for _, one in read_objects(file.open_path())), {}) for split, file in files.items()}
 
     def judged_splits(self) -> set[str]:
         """Return the splits whose first query has positive passages."""
