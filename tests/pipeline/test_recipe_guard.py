@@ -96,7 +96,7 @@ def test_what_must_be_a_mapping_is_said_so(key: str, value: str) -> None:
 
 
 def test_the_lists_name_what_there_is() -> None:
-    assert SWEEPABLE == {"experiment", *RootConfig.model_fields} - {"output_root", "launcher", "push_to_hub"}
+    assert {"experiment", *RootConfig.model_fields} - {"output_root", "launcher", "push_to_hub"} == SWEEPABLE
     hydra = OmegaConf.structured(HydraConf)
     assert {one.split(".")[0] for one in HYDRA} <= set(hydra)
 
