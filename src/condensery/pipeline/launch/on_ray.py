@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.pipeline.launch import stage_process
 from condensery.pipeline.launch.hardware import THREADS
 from condensery.pipeline.launch.launchers import free_port, variables
 from condensery.pipeline.launch.processes import LAST_WORDS, PREFIX, EndedError, checkpoints, clear, error_of
-from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, Computed, StageCall
-from condensery.pipeline.launch.stage_process import computed, failure_of, print_into
+from condensery.pipeline.launch.stage_process import OUTPUT, PATIENCE, Computed, StageCall
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask
 from condensery.stages.base import Context, DistributedProcess, Runtime, StageConfig
 from condensery.stages.launcher_config import RayLauncher
@@ -399,20 +399,20 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
             os.chdir(directory)
         os.environ.update(part.environment, CONDENSERY_PROGRESS="off" if quiet or part.number else "lines")
         with _output_into(folder / OUTPUT.format(part.number)):
-            return outcome(result=computed(call, part.number, part.member, part.shards))
+            return outcome(result=stage_process.computed(call, part.number, part.member, part.shards))
     except ShardsLeft as left:
         return outcome(agreed=left.agreed)
     except NotRankZero:
         return outcome()
     except Exception as error:
-        return outcome(failure=failure_of(error, part.member or _ALONE))
+        return outcome(failure=stage_process.failure_of(error, part.member or _ALONE))
 
 
 @contextmanager
 def _output_into(path: Path) -> Iterator[None]:
     """Context manager. Inside it, all output of this process goes into a file."""
     before = [os.dup(output.fileno()) for output in (sys.stdout, sys.stderr)]
-    print_into(path)
+    stage_process.print_into(path)
     try:
         yield
     finally:

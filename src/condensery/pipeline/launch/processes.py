@@ -21,7 +21,7 @@ from pathlib import Path
 from condensery.errors import DiskError, UserError
 from condensery.pipeline.launch.hardware import about_machine, gpus_of_torch
 from condensery.pipeline.launch.launchers import Commands, Job, start
-from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, Computed, StageCall
+from condensery.pipeline.launch.stage_process import DONE, FAILED, PATIENCE, STOP, Computed, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
 from condensery.stages.launcher_config import SlurmLauncher
 from condensery.stages.registry import Stage
