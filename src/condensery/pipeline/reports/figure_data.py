@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -191,7 +191,7 @@ def _draw_scores(figure: ByAmount, jobs: Sequence[FigureJob], stem: Path) -> Fig
         known = sorted({one for job in jobs for row in job.rows for one in row.metrics})
         raise UserError(f"no row has {' or '.join(metrics) or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
     if isinstance(figure, config.ScoreBySizeFigure):
-        unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
+        unit = " and ".join(sorted({unit for one in amounts.values() for unit in one})) or "queries"
         x_label, by = f"training {unit} (log scale)", "size of the training set"
     elif isinstance(figure, config.ScoreByCostFigure):
         x_label, by = f"{figure.cost} (log scale)", figure.cost
@@ -217,30 +217,23 @@ def unit_of(figure: config.ScoreByStepsFigure) -> str:
     return figure.amount.replace("cpu_", "CPU-")
 
 
-class Amount(NamedTuple):
-    """The position of an evaluation on the x axis, and the axis's unit."""
-
-    value: float
-    unit: str
-
-
-def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
-    """Return the amount of training data, pre-training or cost of an evaluated retriever; None if it has none."""
+def _amount(figure: ByAmount, evaluation: Artifact) -> dict[str, float]:
+    """Return the amount of training data, pre-training or cost of an evaluated retriever by its unit; {} if it has none."""
     if isinstance(figure, config.ScoreByCostFigure):
-        return next((Amount(value, key) for key, value in costs_of(evaluation, [figure.cost]).items()), None)
+        return costs_of(evaluation, [figure.cost])
     encoder = evaluation.ancestor("encoder")
     if isinstance(figure, config.ScoreBySizeFigure):
         known = encoder.manifest["metrics"] if encoder else {}
-        return next((Amount(float(known[unit]), unit) for unit in ("queries", "examples") if unit in known), None)
+        return next(({unit: float(known[unit])} for unit in ("queries", "examples") if unit in known), {})
     pretraining = _pretraining(encoder)
     if not pretraining:
-        return None
+        return {}
     if figure.amount == "batch_size":
-        return Amount(float(pretraining[0].manifest["config"]["batch_size"]), figure.amount)
+        return {figure.amount: float(pretraining[0].manifest["config"]["batch_size"])}
     if figure.amount == "cpu_seconds":
-        return Amount(float(sum(one.manifest["cpu_seconds"] for one in pretraining)), figure.amount)
+        return {figure.amount: float(sum(one.manifest["cpu_seconds"] for one in pretraining))}
     key = "steps" if figure.amount == "steps" else "train/tokens"
-    return Amount(float(sum(one.manifest["metrics"][key] for one in pretraining)), figure.amount)
+    return {figure.amount: float(sum(one.manifest["metrics"][key] for one in pretraining))}
 
 
 def _pretraining(encoder: Artifact | None) -> list[Artifact]:
@@ -252,7 +245,7 @@ def _pretraining(encoder: Artifact | None) -> list[Artifact]:
 
 
 def _score_line(
-    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Amount | None]
+    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Mapping[str, float]]
 ) -> Line:
     """Return the line of one system: one point per setting, at the mean amount over its seeds.
 
@@ -262,7 +255,7 @@ def _score_line(
     points: list[tuple[float, list[float]]] = []
     for values in by_setting(measured).values():
         scores = [score for _, score in values]
-        found = [amount.value for amount, _ in values if amount and amount.value]
+        found = [value for amount, _ in values for value in amount.values() if value]
         if not found:
             return Line(label, (), [scores])
         points.append((sum(found) / len(found), scores))
