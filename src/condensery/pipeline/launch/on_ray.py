@@ -52,11 +52,9 @@ SECRET = ("KEY", "TOKEN")  # ends of the names of secrets among these variables,
 TASKS = 4  # shards form this many tasks per task that the cluster runs at once; rounding may nearly double it
 WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
+NODE_LOST = ("NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "TaskUnschedulableError")
 LOST = {  # Ray's exceptions -> why a task ended without a result
-    "NodeDiedError": "a node was lost",
-    "LocalRayletDiedError": "a node was lost",
-    "ObjectLostError": "a node was lost",
-    "TaskUnschedulableError": "a node was lost",
+    **dict.fromkeys(NODE_LOST, "a node was lost"),
     "OutOfMemoryError": "a node was short of memory",
     "WorkerCrashedError": "a process died, perhaps because memory was full",
 }
