@@ -117,20 +117,13 @@ def draw_figures(
 def draw(figure: config.FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
     """Draw one figure into files that begin with ``stem``. Raises ``UserError`` where there is nothing to draw."""
     if isinstance(figure, config.AttentionEntropyFigure):
-        panels, even, texts = _entropy(figure, jobs)
-        title = figure.title or "CLS attention entropy by layer"
-        about = f"Mean over heads and {texts:,} texts{_over([line for lines in panels.values() for line in lines])}."
-        return pictures.draw_entropy(stem, title, about, panels, even)
+        return _draw_entropy(figure, jobs, stem)
     if isinstance(figure, config.DifferencesFigure):
         return _draw_differences(figure, tables, stem)
     if isinstance(figure, ByAmount):
         return _draw_scores(figure, jobs, stem)
     if isinstance(figure, config.FirstEpochsFigure):
-        lines, missing = _losses(figure, jobs)
-        title = figure.title or "Training loss at the beginning"
-        x_label = "optimisation step" if figure.epochs is None else "epoch"
-        about = f"Training loss by {x_label}, log scale{_over(lines)}.{_without(missing)}"
-        return pictures.draw_losses(stem, title, about, lines, x_label)
+        return _draw_losses(figure, jobs, stem)
     return _draw_training(figure, jobs, stem)
 
 
@@ -290,15 +283,18 @@ def _curves(
     return lines
 
 
-def _losses(figure: config.FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
-    """Return the losses up to the requested end, and the labels of stages without losses."""
+def _draw_losses(figure: config.FirstEpochsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
+    """Draw the losses up to the requested end."""
     whole, lines = _curves(figure.stages, jobs, LOSS, epochs=figure.epochs is not None), []
     for line in whole:
         if kept := [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]:
             lines.append(Line(line.label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
     if not lines:
         raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if whole else ""))
-    return lines, _labels_without(figure.stages, [line.label for line in lines])
+    missing = _labels_without(figure.stages, [line.label for line in lines])
+    x_label = "optimisation step" if figure.epochs is None else "epoch"
+    about = f"Training loss by {x_label}, log scale{_over(lines)}.{_without(missing)}"
+    return pictures.draw_losses(stem, figure.title or "Training loss at the beginning", about, lines, x_label)
 
 
 def _steps_an_epoch(artifact: Artifact) -> float:
@@ -319,14 +315,13 @@ def _draw_training(figure: config.TrainingFigure, jobs: Sequence[FigureJob], ste
             panels[y_label] = lines
     if not panels:
         raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
-    title = figure.title or "Training"
     every = [line for lines in panels.values() for line in lines]
     what = " and ".join(panels)
     missing = _labels_without(figure.stages, [line.label for line in every])
     passages = "a sample of the corpus" if score == SCORE else "a positive among passages drawn from a retriever's best"
     sample = f"; validation is on {passages}" if len(panels) == len(columns) else ""
     about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
-    return pictures.draw_training(stem, title, about, panels)
+    return pictures.draw_training(stem, figure.title or "Training", about, panels)
 
 
 def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str]:
@@ -336,10 +331,7 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 # Entropy
 
 
-def _entropy(
-    figure: config.AttentionEntropyFigure, jobs: Sequence[FigureJob]
-) -> tuple[dict[str, list[Line]], float, int]:
-    """Return the panels, the entropy of uniform attention, and the number of texts."""
+def _draw_entropy(figure: config.AttentionEntropyFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
     abouts = [read_json(Path(path) / "entropy.json") for path in measured]
@@ -358,7 +350,10 @@ def _entropy(
             for setting, means in by_setting(observations).items():
                 name = " · ".join(part for part in (setting, label) if part)
                 panels[model].append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
-    return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
+    even = sum(one["even"] for one in abouts) / len(abouts)  # the entropy of uniform attention
+    runs = _over([line for lines in panels.values() for line in lines])
+    caption = f"Mean over heads and {abouts[0]['texts']:,} texts{runs}."
+    return pictures.draw_entropy(stem, figure.title or "CLS attention entropy by layer", caption, panels, even)
 
 
 # Captions
