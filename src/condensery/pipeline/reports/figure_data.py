@@ -307,12 +307,9 @@ def _steps_an_epoch(artifact: Artifact) -> float:
 
 
 def _draw_training(figure: config.TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
-    panels = {}
     score = f"val/{figure.metric.lower()}"
     columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
-    for column, y_label, scale in columns:
-        if lines := _curves(figure.stages, jobs, column, scale):
-            panels[y_label] = lines
+    panels = {y: lines for column, y, scale in columns if (lines := _curves(figure.stages, jobs, column, scale))}
     if not panels:
         raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
     every = [line for lines in panels.values() for line in lines]
