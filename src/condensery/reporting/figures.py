@@ -218,7 +218,7 @@ def _stack(
     ``near``: see ``_room``. ``log``: whether the x axis is logarithmic.
     """
     labels, known = _labels(panels), dict[str, Any]()
-    grid: Sequence[Axes] = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    grid: Any = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
         axes.set_xscale("log" if log else "linear")
         known = _lines(axes, lines, labels) | known
