@@ -55,8 +55,7 @@ class ProcessGroup:
 
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
         """Return the result of ``work``, which only the first process calls; the other processes wait for the result."""
-        value: Value = self.exchange(work() if self.rank == 0 else None)[0]
-        return value
+        return self.exchange(work() if self.rank == 0 else None)[0]
 
     def leave_unless_rank_zero(self) -> None:
         """Raise ``NotRankZero`` in every process except the first, so that only the first process continues."""
@@ -114,9 +113,8 @@ class TaskGroup(ProcessGroup):
     def from_rank_zero(self, work: Callable[[], Value]) -> Value:
         """Return the result of ``work``. The first task calls ``work``; the others take its result from ``agreed``."""
         if self.rank:
-            value: Value = self.agreed.pop(0)
-        else:
-            self.agreed.append(value := work())
+            return self.agreed.pop(0)
+        self.agreed.append(value := work())
         return value
 
     @contextmanager

@@ -16,7 +16,7 @@ from toy_commands import Compose, Launch
 
 from condensery.errors import UserError
 from condensery.pipeline.launch import on_ray
-from condensery.pipeline.launch.stage_call import StageCall
+from condensery.pipeline.launch.stage_process import StageCall
 from condensery.pipeline.run import run
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask, TaskGroup
 from condensery.stages.base import Context, Runtime, StageConfig, Wandb

@@ -350,8 +350,7 @@ class Worker:
         assert node is not None
         with suppress(EOFError, OSError):
             if self.connection.poll():
-                result: bool | Failure = self.connection.recv()
-                return node, result
+                return node, self.connection.recv()
         self.process.join(PATIENCE)
         _kill_group(self.process.pid)  # child processes that the worker left behind
         why = manner_of_death(self.process.exitcode)

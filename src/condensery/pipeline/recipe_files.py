@@ -11,7 +11,7 @@ This module imports no large library, because the command line calls it at every
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from omegaconf._utils import get_yaml_loader
@@ -96,18 +96,15 @@ def foreign_reference(text: str) -> str | None:
     return None
 
 
-class _Size(NamedTuple):
-    nodes: int
-    depth: int
-
-
 class _Counter:
     """Counts the nodes and the depth of a file with expanded aliases, without expanding them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.open: list[tuple[str | None, int, int]] = []  # for each open collection: anchor, nodes and depth so far
-        self.anchors: dict[str, _Size | None] = {}  # None: the node of the anchor has not ended yet
+        self.anchors: dict[
+            str, tuple[int, int] | None
+        ] = {}  # nodes and depth; None: the anchor's node has not ended yet
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:
         """Raise ``UserError`` with the place of the event."""
@@ -122,27 +119,26 @@ class _Counter:
             if len(self.open) > DEPTH:
                 self.refuse(event, TOO_DEEP)
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, nodes, depth = self.open.pop()
-            self._close(event, anchor, _Size(nodes, depth))
+            self._close(event, *self.open.pop())
         elif isinstance(event, yaml.ScalarEvent):
-            self._close(event, event.anchor, _Size(1 + len(event.value) // CHARACTERS, 0))
+            self._close(event, event.anchor, 1 + len(event.value) // CHARACTERS, 0)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
                 self.refuse(event, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
             size = self.anchors[event.anchor]
             if size is None:
                 self.refuse(event, f"the alias *{event.anchor} is inside its own anchor")
-            self._close(event, None, size)
+            self._close(event, None, *size)
 
-    def _close(self, event: yaml.Event, anchor: str | None, size: _Size) -> None:
+    def _close(self, event: yaml.Event, anchor: str | None, nodes: int, depth: int) -> None:
         if anchor:
-            self.anchors[anchor] = size
+            self.anchors[anchor] = nodes, depth
         if self.open:
-            around, nodes, depth = self.open[-1]
-            self.open[-1] = (around, nodes + size.nodes, max(depth, size.depth + 1))
-        if size.nodes > NODES or (self.open and self.open[-1][1] > NODES):
+            around, nodes_around, depth_around = self.open[-1]
+            self.open[-1] = (around, nodes_around + nodes, max(depth_around, depth + 1))
+        if nodes > NODES or (self.open and self.open[-1][1] > NODES):
             self.refuse(event, f"more than {NODES:,} keys and values; each *alias counts as its content")
-        if len(self.open) + size.depth > DEPTH:
+        if len(self.open) + depth > DEPTH:
             self.refuse(event, TOO_DEEP)
 
 

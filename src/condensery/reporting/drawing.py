@@ -109,10 +109,7 @@ def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
 
 def save(drawn: "Canvas", stem: Path, title: str) -> dict[str, Path]:
     """Write ``stem``.png and ``stem``.svg without date and version, and return their paths by format."""
-    about: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "svg": {"Date": None, "Creator": None, "Title": title},
-    }
+    about = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None, "Title": title}}
     paths = {}
     for kind, metadata in about.items():
         paths[kind] = stem.with_name(f"{stem.name}.{kind}")

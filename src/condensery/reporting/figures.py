@@ -218,7 +218,7 @@ def _stack(
     ``near``: see ``_room``. ``log``: whether the x axis is logarithmic.
     """
     labels, known = _labels(panels), dict[str, Any]()
-    grid = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    grid: Any = drawn.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (y_label, lines) in zip(grid, panels.items(), strict=True):
         axes.set_xscale("log" if log else "linear")
         known = _lines(axes, lines, labels) | known
@@ -227,8 +227,7 @@ def _stack(
     grid[0].set_title(title)
     grid[-1].set_xlabel(x_label)
     legend(drawn, [known[label] for label in labels], labels)
-    lowest: Axes = grid[-1]
-    return lowest
+    return grid[-1]
 
 
 def _labels(panels: Mapping[str, Sequence[Line]]) -> list[str]:

@@ -179,10 +179,8 @@ def _numbers(figure: Figure) -> tuple[list[str], list[list[str]], str]:
         for point in (given[at] for at in _evenly(len(given))):
             mean, deviation = float(point["mean"]), float(point["deviation"])
             lines.append([name, point["x"], f"{mean:.4g}", f"{deviation:.2g}", point["runs"]])
-    left_out = (
-        f"{len(lines):,} of {len(points):,} points; all are in {figure.name}.csv." if len(lines) < len(points) else ""
-    )
-    return ["", "x", "mean", "standard deviation", "runs"], lines, left_out
+    left_out = f"{len(lines):,} of {len(points):,} points; all are in {figure.name}.csv."
+    return ["", "x", "mean", "standard deviation", "runs"], lines, left_out if len(lines) < len(points) else ""
 
 
 def _evenly(number: int) -> list[int]:

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from condensery.errors import UserError
+from condensery.pipeline.launch import stage_process
 from condensery.pipeline.launch.hardware import THREADS
 from condensery.pipeline.launch.launchers import free_port, variables
 from condensery.pipeline.launch.processes import LAST_WORDS, PREFIX, EndedError, checkpoints, clear, error_of
-from condensery.pipeline.launch.stage_call import OUTPUT, PATIENCE, Computed, StageCall
-from condensery.pipeline.launch.stage_process import computed, failure_of, print_into
+from condensery.pipeline.launch.stage_process import OUTPUT, PATIENCE, Computed, StageCall
 from condensery.sharing import NotRankZero, ShardsLeft, ShardTask
 from condensery.stages.base import Context, DistributedProcess, Runtime, StageConfig
 from condensery.stages.launcher_config import RayLauncher
@@ -52,11 +52,9 @@ SECRET = ("KEY", "TOKEN")  # ends of the names of secrets among these variables,
 TASKS = 4  # shards form this many tasks per task that the cluster runs at once; rounding may nearly double it
 WITHOUT_GPU = ("condensery.stages.corpus.", "condensery.stages.queries.", "condensery.stages.sentences.")
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}  # options of a task -> what a node has
+NODE_LOST = ("NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "TaskUnschedulableError")
 LOST = {  # Ray's exceptions -> why a task ended without a result
-    "NodeDiedError": "a node was lost",
-    "LocalRayletDiedError": "a node was lost",
-    "ObjectLostError": "a node was lost",
-    "TaskUnschedulableError": "a node was lost",
+    **dict.fromkeys(NODE_LOST, "a node was lost"),
     "OutOfMemoryError": "a node was short of memory",
     "WorkerCrashedError": "a process died, perhaps because memory was full",
 }
@@ -399,20 +397,20 @@ def take_part(call: StageCall, part: Part, folder: Path, directory: str, quiet: 
             os.chdir(directory)
         os.environ.update(part.environment, CONDENSERY_PROGRESS="off" if quiet or part.number else "lines")
         with _output_into(folder / OUTPUT.format(part.number)):
-            return outcome(result=computed(call, part.number, part.member, part.shards))
+            return outcome(result=stage_process.computed(call, part.number, part.member, part.shards))
     except ShardsLeft as left:
         return outcome(agreed=left.agreed)
     except NotRankZero:
         return outcome()
     except Exception as error:
-        return outcome(failure=failure_of(error, part.member or _ALONE))
+        return outcome(failure=stage_process.failure_of(error, part.member or _ALONE))
 
 
 @contextmanager
 def _output_into(path: Path) -> Iterator[None]:
     """Context manager. Inside it, all output of this process goes into a file."""
     before = [os.dup(output.fileno()) for output in (sys.stdout, sys.stderr)]
-    print_into(path)
+    stage_process.print_into(path)
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from pathlib import Path
 from condensery.errors import DiskError, UserError
 from condensery.pipeline.launch.hardware import about_machine, gpus_of_torch
 from condensery.pipeline.launch.launchers import Commands, Job, start
-from condensery.pipeline.launch.stage_call import DONE, FAILED, PATIENCE, STOP, Computed, StageCall
+from condensery.pipeline.launch.stage_process import DONE, FAILED, PATIENCE, STOP, Computed, StageCall
 from condensery.stages.base import Context, Runtime, StageConfig
 from condensery.stages.launcher_config import SlurmLauncher
 from condensery.stages.registry import Stage
@@ -55,17 +55,14 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> Computed:
         UserError: a process died.
         Exception: any exception that the stage raises.
     """
-    runtime = context.runtime
+    runtime, launcher = context.runtime, context.runtime.launcher
     clear(context.folder)  # files of a killed attempt, whose processes end by themselves
-    here, number = runtime.launcher.kind == "local", 1
+    here, number = launcher.kind == "local", 1
     if stage.together and not (here and runtime.devices == 1):
         number = processes_a_node(runtime)
     if not stage.together or (here and number == 1) or not stage.by_several(config, context):
         return stage.function(config, context) or {}, about_machine(runtime.threads)
-    if isinstance(runtime.launcher, SlurmLauncher):
-        threads = runtime.launcher.cpus_per_process
-    else:
-        threads = max(1, runtime.threads // number)
+    threads = launcher.cpus_per_process if isinstance(launcher, SlurmLauncher) else max(1, runtime.threads // number)
     context = replace(context, runtime=replace(runtime, devices=1, threads=threads))
     return _in_processes(stage, config, context, number)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -117,20 +117,13 @@ def draw_figures(
 def draw(figure: config.FigureConfig, jobs: Sequence[FigureJob], tables: Sequence[Table], stem: Path) -> Figure:
     """Draw one figure into files that begin with ``stem``. Raises ``UserError`` if there is nothing to draw."""
     if isinstance(figure, config.AttentionEntropyFigure):
-        panels, even, texts = _entropy(figure, jobs)
-        title = figure.title or "CLS attention entropy by layer"
-        about = f"Mean over heads and {texts:,} texts{_over([line for lines in panels.values() for line in lines])}."
-        return pictures.draw_entropy(stem, title, about, panels, even)
+        return _draw_entropy(figure, jobs, stem)
     if isinstance(figure, config.DifferencesFigure):
         return _draw_differences(figure, tables, stem)
     if isinstance(figure, ByAmount):
         return _draw_scores(figure, jobs, stem)
     if isinstance(figure, config.FirstEpochsFigure):
-        lines, missing = _losses(figure, jobs)
-        title = figure.title or "Training loss at the beginning"
-        x_label = "optimisation step" if figure.epochs is None else "epoch"
-        about = f"Training loss by {x_label}, log scale{_over(lines)}.{_without(missing)}"
-        return pictures.draw_losses(stem, title, about, lines, x_label)
+        return _draw_losses(figure, jobs, stem)
     return _draw_training(figure, jobs, stem)
 
 
@@ -191,7 +184,7 @@ def _draw_scores(figure: ByAmount, jobs: Sequence[FigureJob], stem: Path) -> Fig
         known = sorted({one for job in jobs for row in job.rows for one in row.metrics})
         raise UserError(f"no row has {' or '.join(metrics) or 'a metric'} (measured: {', '.join(known) or 'nothing'})")
     if isinstance(figure, config.ScoreBySizeFigure):
-        unit = " and ".join(sorted({one.unit for one in amounts.values() if one})) or "queries"
+        unit = " and ".join(sorted({unit for one in amounts.values() for unit in one})) or "queries"
         x_label, by = f"training {unit} (log scale)", "size of the training set"
     elif isinstance(figure, config.ScoreByCostFigure):
         x_label, by = f"{figure.cost} (log scale)", figure.cost
@@ -217,30 +210,23 @@ def unit_of(figure: config.ScoreByStepsFigure) -> str:
     return figure.amount.replace("cpu_", "CPU-")
 
 
-class Amount(NamedTuple):
-    """The position of an evaluation on the x axis, and the axis's unit."""
-
-    value: float
-    unit: str
-
-
-def _amount(figure: ByAmount, evaluation: Artifact) -> Amount | None:
-    """Return the amount of training data, pre-training or cost of an evaluated retriever; None if it is unknown."""
+def _amount(figure: ByAmount, evaluation: Artifact) -> dict[str, float]:
+    """Return the amount of training data, pre-training or cost of an evaluated retriever by its unit; {} if it is unknown."""
     if isinstance(figure, config.ScoreByCostFigure):
-        return next((Amount(value, key) for key, value in costs_of(evaluation, [figure.cost]).items()), None)
+        return costs_of(evaluation, [figure.cost])
     encoder = evaluation.ancestor("encoder")
     if isinstance(figure, config.ScoreBySizeFigure):
         known = encoder.manifest["metrics"] if encoder else {}
-        return next((Amount(float(known[unit]), unit) for unit in ("queries", "examples") if unit in known), None)
+        return next(({unit: float(known[unit])} for unit in ("queries", "examples") if unit in known), {})
     pretraining = _pretraining(encoder)
     if not pretraining:
-        return None
+        return {}
     if figure.amount == "batch_size":
-        return Amount(float(pretraining[0].manifest["config"]["batch_size"]), figure.amount)
+        return {figure.amount: float(pretraining[0].manifest["config"]["batch_size"])}
     if figure.amount == "cpu_seconds":
-        return Amount(float(sum(one.manifest["cpu_seconds"] for one in pretraining)), figure.amount)
+        return {figure.amount: float(sum(one.manifest["cpu_seconds"] for one in pretraining))}
     key = "steps" if figure.amount == "steps" else "train/tokens"
-    return Amount(float(sum(one.manifest["metrics"][key] for one in pretraining)), figure.amount)
+    return {figure.amount: float(sum(one.manifest["metrics"][key] for one in pretraining))}
 
 
 def _pretraining(encoder: Artifact | None) -> list[Artifact]:
@@ -252,7 +238,7 @@ def _pretraining(encoder: Artifact | None) -> list[Artifact]:
 
 
 def _score_line(
-    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Amount | None]
+    label: str, rows: Sequence[tuple[FigureJob, Row]], metric: str, amounts: Mapping[str, Mapping[str, float]]
 ) -> Line:
     """Return the line of one system: one point per setting, at the mean amount over its seeds.
 
@@ -262,7 +248,7 @@ def _score_line(
     points: list[tuple[float, list[float]]] = []
     for values in by_setting(measured).values():
         scores = [score for _, score in values]
-        found = [amount.value for amount, _ in values if amount and amount.value]
+        found = [value for amount, _ in values for value in amount.values() if value]
         if not found:
             return Line(label, (), [scores])
         points.append((sum(found) / len(found), scores))
@@ -297,15 +283,18 @@ def _curves(
     return lines
 
 
-def _losses(figure: config.FirstEpochsFigure, jobs: Sequence[FigureJob]) -> tuple[list[Line], list[str]]:
-    """Return the losses up to the requested end, and the labels of stages without losses."""
+def _draw_losses(figure: config.FirstEpochsFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
+    """Draw the losses up to the requested end."""
     whole, lines = _curves(figure.stages, jobs, LOSS, epochs=figure.epochs is not None), []
     for line in whole:
         if kept := [i for i, x in enumerate(line.x) if x <= (figure.epochs or figure.steps or x)]:
             lines.append(Line(line.label, [line.x[i] for i in kept], [line.values[i] for i in kept]))
     if not lines:
         raise UserError(f"no stage of `stages` logged {LOSS}" + (" so early" if whole else ""))
-    return lines, _labels_without(figure.stages, [line.label for line in lines])
+    missing = _labels_without(figure.stages, [line.label for line in lines])
+    x_label = "optimisation step" if figure.epochs is None else "epoch"
+    about = f"Training loss by {x_label}, log scale{_over(lines)}.{_without(missing)}"
+    return pictures.draw_losses(stem, figure.title or "Training loss at the beginning", about, lines, x_label)
 
 
 def _steps_an_epoch(artifact: Artifact) -> float:
@@ -318,22 +307,18 @@ def _steps_an_epoch(artifact: Artifact) -> float:
 
 
 def _draw_training(figure: config.TrainingFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
-    panels = {}
     score = f"val/{figure.metric.lower()}"
     columns = ((LOSS, "training loss (nats)", 1.0), (score, f"validation {figure.metric} (%)", 100.0))
-    for column, y_label, scale in columns:
-        if lines := _curves(figure.stages, jobs, column, scale):
-            panels[y_label] = lines
+    panels = {y: lines for column, y, scale in columns if (lines := _curves(figure.stages, jobs, column, scale))}
     if not panels:
         raise UserError(f"no stage of `stages` logged {LOSS} or {score}")
-    title = figure.title or "Training"
     every = [line for lines in panels.values() for line in lines]
     what = " and ".join(panels)
     missing = _labels_without(figure.stages, [line.label for line in every])
     passages = "a sample of the corpus" if score == SCORE else "a positive among passages drawn from a retriever's best"
     sample = f"; validation is on {passages}" if len(panels) == len(columns) else ""
     about = f"By optimisation step: {what}{_over(every)}{sample}.{_without(missing)}"
-    return pictures.draw_training(stem, title, about, panels)
+    return pictures.draw_training(stem, figure.title or "Training", about, panels)
 
 
 def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str]:
@@ -343,10 +328,7 @@ def _labels_without(stages: Mapping[str, str], drawn: Sequence[str]) -> list[str
 # Entropy
 
 
-def _entropy(
-    figure: config.AttentionEntropyFigure, jobs: Sequence[FigureJob]
-) -> tuple[dict[str, list[Line]], float, int]:
-    """Return the panels, the entropy of uniform attention, and the number of texts."""
+def _draw_entropy(figure: config.AttentionEntropyFigure, jobs: Sequence[FigureJob], stem: Path) -> Figure:
     panels: dict[str, list[Line]] = {}
     measured = {str(job.stages[figure.stage].path): job for job in jobs if figure.stage in job.stages}
     abouts = [read_json(Path(path) / "entropy.json") for path in measured]
@@ -365,7 +347,10 @@ def _entropy(
             for setting, means in by_setting(observations).items():
                 name = " · ".join(part for part in (setting, label) if part)
                 panels[model].append(Line(name, range(1, len(means[0]) + 1), list(zip(*means, strict=True))))
-    return panels, sum(about["even"] for about in abouts) / len(abouts), abouts[0]["texts"]
+    even = sum(one["even"] for one in abouts) / len(abouts)  # the entropy of uniform attention
+    runs = _over([line for lines in panels.values() for line in lines])
+    caption = f"Mean over heads and {abouts[0]['texts']:,} texts{runs}."
+    return pictures.draw_entropy(stem, figure.title or "CLS attention entropy by layer", caption, panels, even)
 
 
 # Captions

@@ -11,7 +11,7 @@ from condensery.errors import UserError
 from condensery.pipeline.executor import FailedStage
 from condensery.pipeline.reports.study import tidied
 from condensery.reporting.conclusion import BM25
-from condensery.reporting.curves import Curve, read_curves
+from condensery.reporting.curves import read_curves
 from condensery.reporting.drawing import Figure
 from condensery.reporting.examples import RUN, EvaluatedRow, Examples, examples
 from condensery.reporting.html_page import ArtifactRow, JobSection, Page, html
@@ -47,10 +47,8 @@ def write_study(folder: Path, command: str, about: Sequence[str], failed_stages:
 
 def run_number(folder: Path) -> int:
     """Return the position of a run among the runs of its study; 0 if it is unknown."""
-    with suppress(UserError):
-        study = read_json(folder / STUDY)
-        if isinstance(study, dict) and isinstance(study.get("turn"), int):
-            return int(study["turn"])
+    with suppress(UserError, LookupError, TypeError, ValueError):
+        return int(read_json(folder / STUDY)["turn"])
     return 0
 
 
@@ -159,9 +157,8 @@ def _suspects(runs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
 def _job(label: str, run: Path, root: Path) -> JobSection:
     """Return the section of one run, which has the label ``label`` among the runs of its sweep."""
     study, graph = read_study(run), read_graph(run)
-    rows: list[ArtifactRow] = []
-    curves: dict[str, dict[str, Curve]] = {}
-    for stage, artifact in artifacts_of(run).items():
+    artifacts, rows = artifacts_of(run), []
+    for stage, artifact in artifacts.items():
         failed = study["lost"].get(stage, {})
         manifest = artifact.manifest if _is_made(artifact) else {}
         row = ArtifactRow(
@@ -177,9 +174,8 @@ def _job(label: str, run: Path, root: Path) -> JobSection:
             warnings=[tidied(text, root) for text in artifact.warnings] if manifest else [],
         )
         rows.append(row)
-        log = artifact.path / "logs" / "metrics.csv"
-        if log.exists():
-            curves[stage] = read_curves(log)
+    logs = {stage: artifact.path / "logs" / "metrics.csv" for stage, artifact in artifacts.items()}
+    curves = {stage: read_curves(log) for stage, log in logs.items() if log.exists()}
     config = tidied((run / "config.yaml").read_text(encoding="utf-8"), root)
     return JobSection(label, study["command"], config, rows, curves)
 
