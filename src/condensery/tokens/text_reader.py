@@ -35,7 +35,7 @@ class TextReader:
         """Return the flat ids and the row starts (n + 1,) of the texts ``rows`` (n,); ``hidden`` as in ``text_rows``."""
         return text_rows(self.texts, rows, self.vocabulary, self.length, self.titles, hidden, self.prefix)
 
-    def chunks(self, rows: ArrayLike, budget: int, tower: int, hidden: Ids | None = None) -> list[Chunk]:
+    def chunks(self, rows: ArrayLike, budget: int, tower: int = 0, hidden: Ids | None = None) -> list[Chunk]:
         """Return the rows of ``read`` in chunks of at most ``budget`` padded tokens; ``Chunk.rows`` are 0 .. n - 1."""
         return chunks(*self.read(rows, hidden), budget, self.vocabulary.pad, tower=tower)
 

@@ -15,8 +15,8 @@ from condensery.baselines.expansion.made_for import check_made_for
 from condensery.errors import UserError, number_of
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
 from condensery.stages.base import Artifact, Context
-from condensery.stages.pair_scorers import cross_encoder
 from condensery.stages.queries.writing import write_queries
+from condensery.stages.scoring.scoring import cross_encoder
 from condensery.stages.sharing import process_group
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Queries

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from condensery.models.vectors import POOLED, VectorSettings
-from condensery.system.files import expanded, is_hub_name, write_text
+from condensery.system.files import expanded, is_hub_name
 
 CARD = "README.md"
 _LIBRARY = "condensery"
@@ -127,11 +127,6 @@ def base_of(checkpoint: object, revision: str | None = None) -> dict[str, Any]:
     text = file.read_text(encoding="utf-8-sig", errors="replace") if file.is_file() else ""
     licence = re.match(rf"---\n(?:(?!---).*\n)*?license: *['\"]?(?!{_UNKNOWN})([\w.+-]+)", text)
     return {"base_model": checkpoint if on_hub else None, "base_licence": licence and licence[1]}
-
-
-def write_card(folder: Path, text: str) -> None:
-    """Write the text of a card into the folder of a checkpoint."""
-    write_text(folder / CARD, text)
 
 
 def _shown(value: Any) -> str:

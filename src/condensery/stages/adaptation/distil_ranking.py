@@ -18,7 +18,7 @@ from condensery.sharing import SINGLE_PROCESS
 from condensery.stages.adaptation.config import DistilRankingConfig
 from condensery.stages.base import Artifact, Context
 from condensery.stages.frozen_passages import vectors_of
-from condensery.stages.pair_scorers import cross_encoder
+from condensery.stages.scoring.scoring import cross_encoder
 from condensery.stages.training import train_and_save
 from condensery.system.files import load_array, save_array
 from condensery.text.collection import Collection

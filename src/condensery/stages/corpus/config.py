@@ -136,9 +136,8 @@ class TokenizerConfig(StageConfig):
 
         ``strip_accents`` was added later and does not change a named tokenizer, so older ids stay valid.
         """
-        return ({"name"} if model_folder(self.name) else set()) | (
-            {"strip_accents"} if self.name is not None else set()
-        )
+        named = {"strip_accents"} if self.name is not None else set()
+        return named | ({"name"} if model_folder(self.name) else set())
 
     def identity(self) -> list[str]:
         """Return the content hashes of a tokenizer in a folder. So the artifact id does not depend on the folder's path.

@@ -17,14 +17,22 @@ from condensery.stages.evaluation.config import EvaluateSentencesConfig
 from condensery.system.files import write_json
 from condensery.system.progress import progress
 from condensery.tokens.artifacts import Sentences
-from condensery.tokens.batches import chunks, text_rows
+from condensery.tokens.text_reader import TextReader
 
 
 def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dict[str, Any]:
     """Write evaluation.npz, with a value for each triplet or pair, and metrics.json; return the metrics."""
-    sentences = Sentences(context.input("sentences"))
-    vectors = _vectors(config, context, sentences, sentences.rows(config.split))
-    return write_evaluation(vectors, sentences, config.split, context.folder)
+    sentences, encoder = Sentences(context.input("sentences")), load_retriever(context.input("encoder"))
+    encode = on_device(encoder.model, BiEncoder.vectors, context, config.precision)
+    rows = sentences.rows(config.split)  # (n, k)
+    distinct, place = np.unique(rows, return_inverse=True)  # each sentence is encoded once
+    reader = TextReader(sentences.store, sentences.vocabulary, encoder.query_length)
+    parts = reader.chunks(distinct, config.chunk_tokens)
+    with progress(context.stage_name, len(distinct), "sentences") as task:
+        vectors = encode_chunks(encode, parts, len(distinct), task=task)
+    name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
+    check_finite(vectors, f"{context.stage_name}: the vector, by {name}, of sentence", distinct)
+    return write_evaluation(list(vectors[place.reshape(rows.shape).T]), sentences, config.split, context.folder)
 
 
 def write_evaluation(vectors: list[np.ndarray], sentences: Sentences, split: str, folder: Path) -> dict[str, Any]:
@@ -38,19 +46,3 @@ def write_evaluation(vectors: list[np.ndarray], sentences: Sentences, split: str
     evaluation.save(folder / "evaluation.npz")
     write_json(folder / "metrics.json", {"metrics": metrics, "collection": sentences.about["name"]})
     return metrics
-
-
-def _vectors(
-    config: EvaluateSentencesConfig, context: Context, sentences: Sentences, rows: np.ndarray
-) -> list[np.ndarray]:
-    """Return the vectors of the sentences ``rows`` (n, k) of n examples: k arrays (n, d); each sentence is encoded once."""
-    encoder = load_retriever(Path(context.input("encoder")))
-    encode = on_device(encoder.model, BiEncoder.vectors, context, config.precision)
-    distinct, place = np.unique(rows, return_inverse=True)
-    texts = text_rows(sentences.store, distinct, sentences.vocabulary, encoder.query_length)
-    parts = chunks(*texts, config.chunk_tokens, sentences.vocabulary.pad)
-    with progress(context.stage_name, len(distinct), "sentences") as task:
-        vectors = encode_chunks(encode, parts, len(distinct), task=task)
-    name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
-    check_finite(vectors, f"{context.stage_name}: the vector, by {name}, of sentence", distinct)
-    return list(vectors[place.reshape(rows.shape).T])

@@ -174,15 +174,11 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         batches.
         """
         if self.shared_negatives and self.passages is None:
-            return (
-                "shared_negatives",
-                "all these passages would be encoded in each step; set passages to an index, or this key to 0",
-            )
+            advice = "set passages to an index, or this key to 0"
+            return "shared_negatives", f"all these passages would be encoded in each step; {advice}"
         if self.batching == "adaptive" and self.chunk_tokens == "auto":
-            return (
-                "chunk_tokens",
-                "auto measures a batch before training, but adaptive batches are made during training; give a number",
-            )
+            late = "adaptive batches are made during training"
+            return "chunk_tokens", f"auto measures a batch before training, but {late}; give a number"
         (takes, needs), name = teaching(self.loss), check_name(self.loss)
         given = [key for key in ("teacher", "in_batch_teacher") if getattr(self, key)]
         if needs and not given:

@@ -12,7 +12,6 @@ from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores, read_pair_scores, save_pair_scores
 from condensery.retrieval.teachers import by_retriever, counts, pool_to_score, together
-from condensery.sharing import ProcessGroup
 from condensery.stages.base import Context
 from condensery.stages.finetuning.training_queries import relevant_passages
 from condensery.stages.scoring.config import ScorePairsConfig
@@ -33,7 +32,11 @@ def score_pairs(config: ScorePairsConfig, context: Context) -> dict[str, Any]:
     group, collection = process_group(context.runtime), Collection(context.input("corpus"))
     positives = relevant_passages(config, context, collection)
     if config.file is None:
-        pairs = _scored(config, context, collection, positives, group)
+        negatives = [open_negatives(folder, collection) for folder in context.inputs("negatives")]
+        queries, candidates = pool_to_score(positives, negatives, config.depth)
+        scorers = _scorers(config, context, collection)
+        score, how = together(scorers, config.weights, config.scaling), in_shards(config, context, group, len(scorers))
+        pairs = PairScores(queries, candidates, score_in_shards(score, queries, candidates, **how))
     else:
         pairs = _read(config.file, collection, positives, config.split)
     found = counts(pairs, positives)
@@ -52,21 +55,6 @@ def _read(path: Path, collection: Collection, positives: Mapping[int, np.ndarray
     if not (pairs.filled.sum(axis=1) > 1).any():
         raise UserError(f"{path}: no training query of the split {split!r} has two scored passages; add scores")
     return pairs
-
-
-def _scored(
-    config: ScorePairsConfig,
-    context: Context,
-    collection: Collection,
-    positives: Mapping[int, np.ndarray],
-    group: ProcessGroup,
-) -> PairScores:
-
-    negatives = [open_negatives(folder, collection) for folder in context.inputs("negatives")]
-    queries, candidates = pool_to_score(positives, negatives, config.depth)
-    scorers = _scorers(config, context, collection)
-    score, how = together(scorers, config.weights, config.scaling), in_shards(config, context, group, len(scorers))
-    return PairScores(queries, candidates, score_in_shards(score, queries, candidates, **how))
 
 
 def _scorers(config: ScorePairsConfig, context: Context, collection: Collection) -> list[Score]:

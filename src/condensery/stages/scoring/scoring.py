@@ -1,22 +1,26 @@
-"""Candidates of queries and their cross-encoder scores, for the stages rerank, denoise, pseudo_label and score_pairs."""
+"""Candidates of queries, and cross-encoders that score them, for the stages that score pairs of a query and a passage."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from condensery.models.cross_encoder import CrossEncoder, load_reranker
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards, search_candidates
 from condensery.retrieval.denoising import probabilities
 from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.own_passages import own_passages_left_out
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
-from condensery.stages.base import Context
-from condensery.stages.pair_scorers import cross_encoder
+from condensery.stages.base import Artifact, Context
+from condensery.stages.devices import on_device
 from condensery.stages.scoring.config import ScoringStageConfig
 from condensery.stages.sharing import searched_together
 from condensery.system.files import load_array
 from condensery.system.progress import SILENT
 from condensery.text.collection import Collection
+from condensery.tokens.artifacts import Tokens, pair_reader
+from condensery.tokens.store import TokenStore
 
 
 def searched(
@@ -73,6 +77,30 @@ def in_shards(config: ScoringStageConfig, context: Context, group: ProcessGroup,
     """Return the further arguments of ``score_in_shards`` for a number of scorers; the scores are saved in scores.npy."""
     named = {"path": context.folder / "scores.npy", "label": context.stage_name}
     return {**named, "size": config.shard_size, "group": group, "each": scorers}
+
+
+def cross_encoder(
+    artifact: Artifact, collection: Collection, precision: str, context: Context, queries: TokenStore | None = None
+) -> PairScorer:
+    """Load a cross-encoder. It reads token ids of its own tokenizer, so the tokenizers of an ensemble may differ.
+
+    Args:
+        artifact: artifact of the cross-encoder.
+        collection: the collection whose pairs are scored.
+        precision: fp32, bf16 or fp16.
+        context: context of the stage that scores.
+        queries: token ids, from the same tokenizer, of queries that replace the collection's queries; None = no replacement.
+
+    Raises:
+        UserError: the cross-encoder was trained on another collection.
+    """
+    tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
+    if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
+        raise context.error("cross_encoders", f"{artifact.kind}/{artifact.id} was trained on another collection")
+    reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
+    if queries is not None:
+        reader = replace(reader, queries=queries)
+    return PairScorer(reader, on_device(reranker.model, CrossEncoder.scores, context, precision))
 
 
 def cross_encoders(config: ScoringStageConfig, context: Context, collection: Collection) -> list[PairScorer]:

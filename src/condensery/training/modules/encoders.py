@@ -9,14 +9,14 @@ from condensery.errors import UserError
 from condensery.models.biencoder import BiEncoder
 from condensery.models.blending import same_weights
 from condensery.models.checkpoints.backbone import check_words
-from condensery.models.checkpoints.card import Card, Described, base_of, write_card
+from condensery.models.checkpoints.card import CARD, Card, Described, base_of
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.metadata import QUERY_ENCODER
 from condensery.models.checkpoints.retrievers import SavedRetriever, load_biencoder, save_retriever
 from condensery.models.encoder import Encoder
 from condensery.models.vectors import VectorOptions, VectorSettings
 from condensery.ranges import Length, Share, check_values
-from condensery.system.files import no_artifact
+from condensery.system.files import no_artifact, write_text
 from condensery.tokens.batches import Chunk
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.modules.optimisation import PathOrName, TrainingModule
@@ -94,7 +94,7 @@ class EncoderModule(TrainingModule):
             raise UserError(f"save_pretrained: {other} is of two towers, and this model has one; give another folder")
         self._save(folder, tokenizer, lengths)
         card = card or self._card()
-        write_card(folder, card.text(card.name or folder.resolve().name, self.described(), lengths))
+        write_text(folder / CARD, card.text(card.name or folder.resolve().name, self.described(), lengths))
 
     def _card(self) -> Card:
         logged = self._trainer.logged_metrics if self._trainer else {}
