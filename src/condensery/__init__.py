@@ -4,9 +4,7 @@ The names in ``__all__`` are the public API for Python programs. Each name is im
 condensery`` costs nothing and changes nothing in the process.
 """
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, `X as X` marks a name that this module exports
@@ -40,12 +38,34 @@ if TYPE_CHECKING:  # for type checkers, `X as X` marks a name that this module e
 
 __version__ = "0.2.0"
 
-# name -> the module that defines it, from the imports above, which are executed only by type checkers
 _MODULES = {
-    alias.name: str(node.module)
-    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{__name__}.")
-    for alias in node.names
+    "BM25": "retrieval.searchers.bm25",
+    "BiEncoderModule": "training.modules.biencoder",
+    "CoCondenserModule": "training.modules.pretraining",
+    "CondenserModule": "training.modules.pretraining",
+    "ContextMasking": "training.data.span_batches",
+    "ContrastiveModule": "training.modules.contrastive",
+    "CrossEncoderModule": "training.modules.cross_encoder",
+    "Fused": "retrieval.searchers.fused",
+    "Hit": "retrieval.searchers.base",
+    "InverseClozeModule": "training.modules.pretraining",
+    "MaskedAutoEncoderModule": "training.modules.pretraining",
+    "PairScores": "retrieval.pair_scores",
+    "PassageQueryDataModule": "training.data.passage_queries",
+    "QueryAsContextModule": "training.modules.pretraining",
+    "QueryTowerModule": "training.modules.query_tower",
+    "RankingDataModule": "training.data.rankings",
+    "Reranked": "retrieval.searchers.reranked",
+    "RetrievalLoss": "losses.retrieval_loss",
+    "Retriever": "retrieval.searchers.retriever",
+    "SpanPairDataModule": "training.data.spans",
+    "TripleDataModule": "training.data.triples",
+    "UserError": "errors",
+    "cached_backward": "losses.cached_backward",
+    "check_gradients": "training.gradient_check",
+    "evaluate": "evaluation.evaluate",
+    "register": "losses.registry",
+    "run": "results",
 }
 __all__ = list(_MODULES)
 
@@ -53,7 +73,7 @@ __all__ = list(_MODULES)
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
