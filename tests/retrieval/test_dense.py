@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from forked import peak_memory
 
-from condensery.retrieval.indexes.dense import DenseIndex, faiss_search, numpy_search, torch_search, write_vectors
+from condensery.errors import UserError
+from condensery.retrieval.indexes.dense import (
+    DenseIndex,
+    faiss_search,
+    numpy_search,
+    shard_path,
+    torch_search,
+    write_vectors,
+)
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import Ranking, unpack
 from condensery.text.collection import Collection
@@ -108,6 +116,17 @@ def test_vectors_written_in_parts_are_searched(write_dense: WriteDense, tmp_path
     assert (len(written), written.dim, written.shards) == (100, 8, [(0, 40), (40, 80), (80, 100)])
     found = DenseIndex(written.folder, device="cpu").search_vectors(vectors[:5], 7)
     np.testing.assert_array_equal(found[1], wanted[1])
+
+
+@pytest.mark.parametrize(("rows", "width"), [(20, 8), (60, 8), (50, 7)])
+def test_a_shard_of_another_shape_is_refused(tmp_path: Path, rows: int, width: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32)
+    index = DenseIndex(write_vectors(tmp_path, [vectors[:50], vectors[50:]]).folder, device="cpu")
+    np.save(shard_path(tmp_path, 0), np.resize(vectors, (rows, width)))
+    with pytest.raises(UserError, match=rf"00000\.npy: its shape \({rows}, {width}\) does not fit index\.json"):
+        index.search_vectors(vectors[:3], 5)
+    with pytest.raises(UserError, match="does not fit"):
+        index.passage_vectors(np.arange(5))
 
 
 def test_memory_stays_within_the_budget(write_dense: WriteDense) -> None:

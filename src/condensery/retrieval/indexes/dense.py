@@ -158,14 +158,13 @@ class DenseIndex:
         return torch_search(queries, blocks, k, self.device, self.memory)
 
     def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
-        """Return the vectors (m, d) of a shard, which are read from disk on access."""
-        path = shard_path(self.folder, number)
-        stored = load_array(path, mapped=True)
-        if self.quantiser is None:
-            return stored
-        if stored.shape[1:] != (self.quantiser.width,):
-            raise UserError(f"{path}: these codes do not fit the file {QUANTISER} beside it; {RECOMPUTE}")
-        return Decoded(stored, self.quantiser)
+        """Return the vectors (m, d) of a shard, read from disk on access. Raises ``UserError`` if the file has another shape."""
+        path, (first, stop) = shard_path(self.folder, number), self.shards[number]
+        stored, width = load_array(path, mapped=True), self.quantiser.width if self.quantiser else self.dim
+        if stored.shape != (stop - first, width):
+            beside = f"the file {QUANTISER}" if self.quantiser and len(stored) == stop - first else "index.json"
+            raise UserError(f"{path}: its shape {stored.shape} does not fit {beside} of the index; {RECOMPUTE}")
+        return Decoded(stored, self.quantiser) if self.quantiser else stored
 
     def blocks(self, size: int, rows: slice | None = None) -> Blocks:
         """Yield all passages in order, in blocks: the first row of the block, and its vectors (at most ``size``, d).
