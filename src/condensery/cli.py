@@ -78,14 +78,15 @@ def run_program(program: Callable[[], Any], home: Path) -> int:
     os.environ[study.COMMAND] = shlex.join(sys.argv[1:])
     whole = "--package" in sys.argv  # in --cfg job --package stage.KIND, KIND may be any kind of stage
     helps = not {"-h", "--help"}.isdisjoint(sys.argv)
-    recipe_guard.install(whole, home, helps)
     if os.environ.get("HYDRA_FULL_ERROR") == "1":  # a developer wants to see the whole traceback
+        recipe_guard.install(whole, home, helps)
         program()
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and this function prints the message in one line
     signals.leave_upon((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1), lambda _: KeyboardInterrupt())
     try:
         sys.argv[1:] = prepared(sys.argv[1:])
+        recipe_guard.install(whole, home, helps)
         program()
     except (Exception, Stopped, KeyboardInterrupt, SystemExit) as stop:
         error = stop.__cause__ if isinstance(stop, Stopped) and stop.__cause__ else stop

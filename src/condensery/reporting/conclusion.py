@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Lines:
     Attributes:
         metric: the first metric of the table.
         measured: the rows, grouped by name.
-        systems: one summary for each line. It is empty if the lines cannot be compared.
+        kinds: artifact of a row -> kind of the stage that built its index.
         how: the table's baseline, significance test and level.
         tested: the table's comparisons with its baseline.
         left_out: one sentence for each row that is excluded from all comparisons. Each sentence begins with a space.
@@ -48,10 +49,21 @@ class Lines:
 
     metric: str
     measured: Measured
-    systems: Sequence[SummaryRow]
+    kinds: Mapping[str, str]
     how: Significance
     tested: Sequence[Comparison] = ()
     left_out: str = ""
+
+    @cached_property
+    def systems(self) -> list[SummaryRow]:
+        """One summary for each line. It is empty if the lines cannot be compared."""
+        systems = []
+        for name, (seeds,) in zip(self.measured.names, self.measured.seeds, strict=True):
+            evaluation = over_seeds(seeds, self.metric)
+            assert evaluation is not None, "`_comparable` saw to it"
+            mean = float(np.mean([row.metrics[self.metric] for row in seeds]))
+            systems.append(SummaryRow(name, self.kinds[seeds[0].artifact], mean, evaluation))
+        return systems
 
     def p_values(self, reference: int) -> dict[int, float]:
         """Test all other lines against the line ``reference``, and return index -> Holm-corrected p-value."""
@@ -111,18 +123,12 @@ def lines_of(
     rows = [row for row in rows if not row.failed]
     metric = next((name for row in rows for name in row.metrics), "")
     if not _comparable(rows, kinds, metric):
-        return Lines(metric, Measured([], [metric], []), [], how)
+        return Lines(metric, Measured([], [metric], []), kinds, how)
     unmatched = dict.fromkeys(row.name for row in rows if _is_unmatched(row, kinds))
     left_out = "".join(f" {name} is compared with no row, because most queries {UNMATCHED}." for name in unmatched)
     named = {one.name: [row for row in rows if row.name == one.name] for one in rows if one.name not in unmatched}
     measured = Measured(list(named), [metric], [[seeds] for seeds in named.values()])
-    systems = []
-    for name, seeds in named.items():
-        evaluation = over_seeds(seeds, metric)
-        assert evaluation is not None, "`_comparable` saw to it"
-        mean = float(np.mean([row.metrics[metric] for row in seeds]))
-        systems.append(SummaryRow(name, kinds[seeds[0].artifact], mean, evaluation))
-    return Lines(metric, measured, systems, how, tested, left_out)
+    return Lines(metric, measured, kinds, how, tested, left_out)
 
 
 def _comparable(rows: Sequence[Row], kinds: Mapping[str, str], metric: str) -> bool:

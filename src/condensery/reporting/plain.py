@@ -1,7 +1,7 @@
 """Clean labels, passages and messages for display: remove characters that control a terminal, text direction or a parser."""
 
-from condensery.errors import CONTROLS, TURNS
-
+CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
+TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 # The dropped characters are control characters (except white space, see SPACES), direction marks, and lone surrogates, which
 # cannot be written to a file.
 DROPPED = dict.fromkeys([*(code for code in CONTROLS if not chr(code).isspace()), *TURNS, *range(0xD800, 0xE000)])
