@@ -158,7 +158,7 @@ class DenseIndex:
         return torch_search(queries, blocks, k, self.device, self.memory)
 
     def shard(self, number: int) -> "NDArray[np.floating] | Decoded":
-        """Return the vectors (m, d) of a shard, read from disk on access. Raises ``UserError`` if the file has another shape."""
+        """Return the vectors (m, d) of a shard, read on access. Raises ``UserError`` if the file has another shape."""
         path, (first, stop) = shard_path(self.folder, number), self.shards[number]
         stored, width = load_array(path, mapped=True), self.quantiser.width if self.quantiser else self.dim
         if stored.shape != (stop - first, width):
