@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader
 from condensery.system.files import write_json
 from condensery.tokens.spans import SentencePacked
 from condensery.tokens.store import TokenStore
+from condensery.tokens.text_reader import TextReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.sources import PassageQueries, PassagesAndQueries, SingleSpans, SpanPairs
 from condensery.training.data.span_batches import SpanBatches
@@ -79,9 +80,9 @@ def triples(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
     pool = random.integers(0, len(passages), (number, 200)).astype(np.int32)
     positives = random.integers(0, len(passages), number)
     training = TrainingQueries(np.arange(number), positives, np.arange(number + 1), pool)
-    lengths = {"query_length": 32, "passage_length": LENGTH}
-    how = {"batch_size": 64, "negatives": 15, **lengths, "budget": budget, "seed": 1}
-    return TripleBatches(queries, passages, None, bert_vocabulary(), training, **how)
+    readers = TextReader(passages, bert_vocabulary(), LENGTH), TextReader(queries, bert_vocabulary(), 32)
+    how = {"batch_size": 64, "negatives": 15, "budget": budget, "seed": 1}
+    return TripleBatches(readers, training, **how)
 
 
 def worker_seconds() -> float:

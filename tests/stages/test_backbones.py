@@ -143,7 +143,7 @@ def test_a_checkpoint_with_too_few_positions_is_refused_before_training(small: l
         folder = make(tmp_path / make.__name__)
         named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]
         done = run_command(*small, *named, "stages.condenser.length=65", "stages.condenser.min_length=8")
-        names(done.err, "stages.condenser", "length=65", "64 positions")
+        names(done.err, "stages.condenser.length", "65 is too large", "64 positions")
 
 
 def test_a_checkpoint_without_a_head_is_told_in_the_artifact_and_below_the_table(
