@@ -181,6 +181,7 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["output_root=/proc/nix", "data.root=README.md"], ["/proc/nix", "no folder can be made"]),
         (["seed=1,2"], ["seed=1,2", "sweep", "-m"]),
         (["data.root=/nix"], ["/nix", "no such file"]),
+        (["~stages.plain.init", "data.root=x"], ["stages.plain.init: needs a value; ~stages.plain.init removes it"]),
         ([f"seed=-{'9' * 4000}", "data.root=x"], ["seed"]),
         (["data.root=${nix}"], ["data.root", "'nix'", "not found"]),
         (["stages=[a]"], ["stages", "list", "mapping"]),
@@ -190,6 +191,11 @@ def test_output_lies_where_the_user_says_for_all_commands(
 )
 def test_a_fault_is_one_line_and_exit_code_1(arguments: list[str], wanted: list[str], tmp_path: Path) -> None:
     fails_in_one_line(in_this_process(f"output_root={tmp_path / 'out'}", *arguments), *wanted)
+
+
+def test_a_kind_that_replaces_all_others_is_named(tmp_path: Path) -> None:
+    done = small_runs.run_command("experiment=smoke", "stage=finetune", "dry_run=plan", f"output_root={tmp_path}")
+    fails_in_one_line(done, "stages.corpus.data: needs a value; stage=... replaces the defaults of all other kinds")
 
 
 def test_a_fault_is_one_line_and_exit_code_1_for_whoever_started_the_program(project: Path, tmp_path: Path) -> None:

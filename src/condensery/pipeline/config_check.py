@@ -45,7 +45,8 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
         got = "" if first["type"] in VALUE_SAID else f", got {_short(first['input'])}"
         text = " or ".join(text if i == 0 else text.removeprefix("must be ") for i, text in enumerate(texts))
         hint = QUOTES if first["type"] == "string_type" and isinstance(first["input"], int | float) else ""
-        raise UserError(f"{written(place)}: {text}{got}{hint}") from None
+        key = written(place)
+        raise UserError(f"{key}: {text}{got}{base_of(key) if first['type'] == 'missing' else hint}") from None
 
 
 def needs_value(key: str) -> UserError:
@@ -57,8 +58,15 @@ def needs_value(key: str) -> UserError:
 
 
 def base_of(key: str) -> str:
-    """Return a hint if the command's ``base=NAME`` adds the stage of a key, because this base may be for other recipes."""
+    """Return a hint if the command is why a key has no value: if it removes the key, or adds its stage by ``base=NAME``.
+
+    A base may be for other recipes. ``stage=KIND`` removes the defaults of all other kinds of stages.
+    """
     task = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    if removed := next((one for one in task if one[0] == "~" and f"{key}.".startswith(f"{one[1:]}.")), ""):
+        return f"; {removed} removes it"
+    if any(one.startswith("stage=") for one in task):
+        return "; stage=... replaces the defaults of all other kinds of stages; set a key with stage.KIND.KEY=..."
     base = next((one.partition("=")[2] for one in task if one.lstrip("+").startswith("base=")), "")
     file, stage = RECIPES / "base" / f"{base}.yaml", re.match(r"stages\.([\w-]+)\.", key)
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
