@@ -702,6 +702,12 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
         (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
         (lambda world: BM25().index(Table(["text"])), "index: give a sequence of texts"),
+        (lambda world: BM25().index(np.array("rain")), "index: give a sequence of texts"),  # type: ignore[arg-type]
+        (
+            lambda world: BM25().index(["rain"]).search(np.array("rain")),  # type: ignore[call-overload]
+            "a list of strings is expected, not one ndarray",
+        ),
+        (lambda world: BM25().index(["rain"]).search(b"rain"), "a list of strings is expected, not one bytes"),  # type: ignore[arg-type]
         (
             lambda world: BM25().index([{"_id": "b", "text": "rain"}]),
             "item 0 has an id, but a list has none; give a mapping",
@@ -760,6 +766,11 @@ def test_a_path_may_begin_with_the_home_folder(world: Path, tmp_path: Path, monk
         data = triples(**{where: "~/lists.jsonl"})(world)
         with pytest.raises(UserError, match=re.escape(f"{tmp_path}/lists.jsonl: no such file")):
             data.prepare_data()
+
+
+def test_a_null_title_counts_as_empty() -> None:
+    (hit,) = BM25().index({"a": {"title": None, "text": "rain falls"}}).search("rain")  # type: ignore[dict-item]
+    assert (hit.title, hit.text) == ("", "rain falls")
 
 
 def test_texts_may_come_from_a_generator_or_an_array(world: Path) -> None:
@@ -841,6 +852,10 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         (
             {"text_queries": [("rain", "p1"), (" ", "p2")]},
             r"text_queries\[1\] must be a text and an id; correct or remove it",
+        ),
+        (
+            {"text_queries": np.array([["rain", "p1"]])},
+            r"text_queries\[0\] must be a text and an id; correct or remove it",
         ),
         ({"text_batch_size": 0}, "text_batch_size must be a whole number >= 1, not 0"),
     ):
