@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import LearningRateFinder, ModelCheckpoint
 from sentences import SENTENCES
 from stage_defaults import defaults_of
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 import condensery
 from condensery import (
@@ -871,8 +872,33 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         UserError, match="MaskedAutoEncoderModule: the data module has no texts for the decoder; give it"
     ):
         fit(module=MaskedAutoEncoderModule(world / "bert"))
+    with pytest.raises(UserError, match=r"is trained on TripleDataModule; a loader of Tensor does not fit"):
+        trainer(tmp_path, max_steps=1).fit(BiEncoderModule(world / "bert"), DataLoader([1, 2]))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):
         fit(module=_infinite(world))
+
+
+@pytest.mark.parametrize("kind", ["condenser", "bi-encoder"])
+def test_the_learning_rate_that_lightning_finds_is_used(kind: str, world: Path, tmp_path: Path) -> None:
+    rates = list[float]()
+
+    class Noted(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def end(first: float, finders: Sequence[pl.Callback] = ()) -> tuple[pl.LightningModule, dict[str, Tensor]]:
+        rates.clear()
+        module = KINDS[kind].module(world / "bert", learning_rate=first)
+        trainer(tmp_path, max_steps=4, callbacks=[*finders, Noted()]).fit(module, KINDS[kind].data(world))
+        return module, weights(module)
+
+    # the finder tries 30 steps, and gives back the weights of before
+    finder = LearningRateFinder(1e-6, 1e-2, 30, early_stop_threshold=None)
+    module, found = end(1e-3, [finder])
+    assert module.learning_rate == finder.optimal_lr.suggestion() != 1e-3
+    seen = [*rates]
+    assert same(end(float(module.learning_rate))[1], found)
+    assert seen == rates
 
 
 def _other(world: Path) -> BiEncoder:
