@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import LearningRateFinder, ModelCheckpoint
+from pytorch_lightning.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from sentences import SENTENCES
 from stage_defaults import defaults_of
 from torch import Tensor
@@ -872,6 +872,8 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         UserError, match="MaskedAutoEncoderModule: the data module has no texts for the decoder; give it"
     ):
         fit(module=MaskedAutoEncoderModule(world / "bert"))
+    with pytest.raises(UserError, match="BatchSizeFinder: memory depends on chunk_tokens"):
+        fit(callbacks=[BatchSizeFinder()])
     with pytest.raises(UserError, match=r"is trained on TripleDataModule; a loader of Tensor does not fit"):
         trainer(tmp_path, max_steps=1).fit(BiEncoderModule(world / "bert"), DataLoader([1, 2]))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import BatchSizeFinder
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -103,12 +104,14 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` if the trainer's precision cannot train, or no weight requires a gradient."""
+        """Raise ``UserError`` if the precision cannot train, no weight requires a gradient, or a callback has no effect."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
             if not any(weight.requires_grad for weight in self.parameters()):  # before DDP raises its own error
                 raise UserError("nothing is trained: no weight has requires_grad=True")
+            if any(isinstance(callback, BatchSizeFinder) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+                raise UserError("BatchSizeFinder: memory depends on chunk_tokens and not on batch_size; leave it out")
 
     def configure_optimizers(self) -> Any:
         """Make AdamW and the linear schedule; ``training_step`` steps the schedule.
