@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from sentences import SENTENCES
 from stage_defaults import defaults_of
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 import condensery
 from condensery import (
@@ -702,6 +703,12 @@ def test_mlm_trains_the_head_of_a_frozen_backbone_and_nothing_to_train_is_one_li
         (lambda world: Retriever(world / "bert").encode_passages(["a", "b"], ["c"]), "encode: 1 title, but 2 texts"),
         (lambda world: BM25().index({"rain", "sun"}), "index: give a sequence of texts"),  # type: ignore[arg-type]
         (lambda world: BM25().index(Table(["text"])), "index: give a sequence of texts"),
+        (lambda world: BM25().index(np.array("rain")), "index: give a sequence of texts"),  # type: ignore[arg-type]
+        (
+            lambda world: BM25().index(["rain"]).search(np.array("rain")),  # type: ignore[call-overload]
+            "a list of strings is expected, not one ndarray",
+        ),
+        (lambda world: BM25().index(["rain"]).search(b"rain"), "a list of strings is expected, not one bytes"),  # type: ignore[arg-type]
         (
             lambda world: BM25().index([{"_id": "b", "text": "rain"}]),
             "item 0 has an id, but a list has none; give a mapping",
@@ -760,6 +767,11 @@ def test_a_path_may_begin_with_the_home_folder(world: Path, tmp_path: Path, monk
         data = triples(**{where: "~/lists.jsonl"})(world)
         with pytest.raises(UserError, match=re.escape(f"{tmp_path}/lists.jsonl: no such file")):
             data.prepare_data()
+
+
+def test_a_null_title_counts_as_empty() -> None:
+    (hit,) = BM25().index({"a": {"title": None, "text": "rain falls"}}).search("rain")  # type: ignore[dict-item]
+    assert (hit.title, hit.text) == ("", "rain falls")
 
 
 def test_texts_may_come_from_a_generator_or_an_array(world: Path) -> None:
@@ -842,6 +854,10 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
             {"text_queries": [("rain", "p1"), (" ", "p2")]},
             r"text_queries\[1\] must be a text and an id; correct or remove it",
         ),
+        (
+            {"text_queries": np.array([["rain", "p1"]])},
+            r"text_queries\[0\] must be a text and an id; correct or remove it",
+        ),
         ({"text_batch_size": 0}, "text_batch_size must be a whole number >= 1, not 0"),
     ):
         with pytest.raises(UserError, match=said):
@@ -856,8 +872,35 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         UserError, match="MaskedAutoEncoderModule: the data module has no texts for the decoder; give it"
     ):
         fit(module=MaskedAutoEncoderModule(world / "bert"))
+    with pytest.raises(UserError, match="BatchSizeFinder: memory depends on chunk_tokens"):
+        fit(callbacks=[BatchSizeFinder()])
+    with pytest.raises(UserError, match=r"is trained on TripleDataModule; a loader of Tensor does not fit"):
+        trainer(tmp_path, max_steps=1).fit(BiEncoderModule(world / "bert"), DataLoader([1, 2]))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):
         fit(module=_infinite(world))
+
+
+@pytest.mark.parametrize("kind", ["condenser", "bi-encoder"])
+def test_the_learning_rate_that_lightning_finds_is_used(kind: str, world: Path, tmp_path: Path) -> None:
+    rates = list[float]()
+
+    class Noted(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def end(first: float, finders: Sequence[pl.Callback] = ()) -> tuple[pl.LightningModule, dict[str, Tensor]]:
+        rates.clear()
+        module = KINDS[kind].module(world / "bert", learning_rate=first)
+        trainer(tmp_path, max_steps=4, callbacks=[*finders, Noted()]).fit(module, KINDS[kind].data(world))
+        return module, weights(module)
+
+    # the finder tries 30 steps, and gives back the weights of before
+    finder = LearningRateFinder(1e-6, 1e-2, 30, early_stop_threshold=None)
+    module, found = end(1e-3, [finder])
+    assert module.learning_rate == finder.optimal_lr.suggestion() != 1e-3
+    seen = [*rates]
+    assert same(end(float(module.learning_rate))[1], found)
+    assert seen == rates
 
 
 def _other(world: Path) -> BiEncoder:

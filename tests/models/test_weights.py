@@ -138,6 +138,13 @@ def test_tensors_of_another_shape_are_refused(loader: str, tmp_path: Path) -> No
     refused(LOADERS[loader], folder, r"\d+ of another shape \(.* (32|32x16|16x32) instead of (24|24x16|16x24)")
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_quantised_weights_without_their_scales_are_refused(loader: str, tmp_path: Path) -> None:
+    folder = checkpoint(loader, tmp_path / "model")
+    rewrite(folder, lambda tensors: {name: (value * 9).to(torch.int8) for name, value in tensors.items()})
+    refused(LOADERS[loader], folder, r"model\.safetensors: weights are whole numbers of the type I8 \(\S+, ")
+
+
 @pytest.mark.parametrize("loader", READS_BERT)
 def test_one_tensor_that_is_missing_is_named(loader: str, tmp_path: Path) -> None:
     folder = checkpoint(loader, tmp_path / "model")

@@ -52,10 +52,11 @@ def test_judgements_in_the_format_of_trec_are_read(
 ) -> None:
     plain = read_collection(config("beir", root=write(beir_files)), tmp_path / "plain")
     rows = [line.split("\t") for line in beir_files["qrels/test.tsv"].splitlines()[1:]]
-    beir_files["qrels/test.tsv"] = "".join(f"{apart.join((query, '0', *rest))}\n" for query, *rest in rows)
+    judged = "".join(f"{apart.join((query, '0', *rest))}\n" for query, *rest in rows)
+    beir_files["qrels/test.tsv"] = f"\n{judged}"  # a blank line counts nowhere
     collection = read_collection(config("beir", root=write(beir_files)), tmp_path / "out")
     assert collection.content_hash == plain.content_hash
-    beir_files["qrels/test.tsv"] += "q2 a 1\n"
+    beir_files["qrels/test.tsv"] = judged + "q2 a 1\n"
     with pytest.raises(UserError, match=r"test\.tsv:3: 4 columns separated by white space are expected"):
         read_collection(config("beir", root=write(beir_files)), tmp_path / "wrong")
 
@@ -328,6 +329,10 @@ BROKEN_BEIR = [
     (append("qrels/test.tsv", "q2\ta\n"), r"test\.tsv:4: 3 columns separated by tabs"),
     (append("qrels/test.tsv", "q2 0 a 1\n"), r"test\.tsv:4: 3 columns separated by tabs"),
     (append("qrels/test.tsv", "q2\ta\t1.5\n"), r'test\.tsv:4: the score must be a whole number, not "1\.5"'),
+    (
+        change("qrels/test.tsv", "query-id\tcorpus-id", "query_id\tdoc_id"),
+        r'test\.tsv:1: the score must be a whole number, not "score"; a header, .* must be query-id, corpus-id, score',
+    ),
     (append("qrels/test.tsv", "q2\ta\t99999999999\n"), r"test\.tsv:4: the grade 99999999999 is too large"),
     (
         append("qrels/test.tsv", "q2\ta\t1000001\n"),

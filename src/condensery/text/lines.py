@@ -230,6 +230,16 @@ def check_whole(text: str, what: str, place: str) -> bytes:
         raise UserError(f"{place}: the {what} holds half a character (a lone surrogate, \\ud800 to \\udfff)") from None
 
 
+def has_items_in_order(given: object) -> bool:
+    """Return whether a value that a program passes as a list can be read as one.
+
+    A set has no order, iterating over a table of pandas gives the names of its columns, and an array of no dimension, such
+    as ``np.array("text")``, holds a single item.
+    """
+    single = isinstance(given, str | bytes | set | frozenset) or getattr(given, "shape", None) == ()
+    return isinstance(given, Iterable) and not single and not hasattr(given, "columns")
+
+
 def whole_texts(texts: Iterable[str], what: str) -> list[str]:
     """Return texts as a list. ``what``: the beginning of an error message, such as "search: query".
 
@@ -237,8 +247,7 @@ def whole_texts(texts: Iterable[str], what: str) -> list[str]:
         UserError: the texts are a single string or a table of pandas, or have no order, or one of them is not a string or
             holds half a character.
     """
-    unfit = isinstance(texts, str | Mapping | set | frozenset) or hasattr(texts, "columns")
-    if unfit or not isinstance(texts, Iterable):
+    if isinstance(texts, Mapping) or not has_items_in_order(texts):
         raise UserError(f"{what}: a list of strings is expected, not one {type(texts).__name__}")
     found = list(texts)
     for number, text in enumerate(found):

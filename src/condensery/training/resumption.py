@@ -10,7 +10,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_info
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -208,8 +208,12 @@ class Schedule(LambdaLR):
         """Read only the step from the saved state, and keep the settings of this schedule."""
         own = self.base_lrs
         super().load_state_dict(state_dict)
-        self.base_lrs = own
-        self._last_lr = [rate * factor(self.last_epoch) for rate, factor in zip(own, self.lr_lambdas, strict=True)]
+        self.set_peaks(own)
+
+    def set_peaks(self, rates: list[float | Tensor]) -> None:
+        """Set the highest learning rate of each group of weights, and the rate of the current step that follows from it."""
+        self.base_lrs = rates
+        self._last_lr = [rate * factor(self.last_epoch) for rate, factor in zip(rates, self.lr_lambdas, strict=True)]
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
             group["lr"] = rate
 

@@ -139,7 +139,7 @@ def load_weights(
 
     Raises:
         UserError: tensors are missing, surplus or of a different shape. The message is one line with the number and some
-            names of the missing, the surplus and the misshapen tensors.
+            names of the missing, the surplus and the misshapen tensors. Or weights are whole numbers.
     """
     _check_size(family, source, config)
     model, info = family.from_pretrained(
@@ -150,6 +150,7 @@ def load_weights(
         ignore_mismatched_sizes=True,  # transformers' own error would not name the tensors
         **settings,
     )
+    _check_types(Path(source))
     new, missing = _told_apart(model, set(info["missing_keys"]), allowed.new)
     surplus = sorted(name for name in info["unexpected_keys"] if not _is_unused(name, model, allowed.unused))
     shaped = [f"{name} {_shape(has)} instead of {_shape(wanted)}" for name, has, wanted in info["mismatched_keys"]]
@@ -178,6 +179,18 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
             f"{folder / 'config.json'}: describes a model of {described:,} parameters, but the weights beside it have"
             f" {held:,} bytes; take both from the same checkpoint"
         )
+
+
+def _check_types(folder: Path) -> None:
+    """Raise ``UserError`` if weights are whole numbers: quantised weights, which without their scales are meaningless."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as stored:
+            types = {name: stored.get_slice(name).get_dtype() for name in stored.keys()}  # noqa: SIM118
+        if whole := [name for name, kind in types.items() if kind[0] in "IU" and not name.endswith("position_ids")]:
+            raise UserError(
+                f"{file}: weights are whole numbers of the type {types[whole[0]]} ({_some(whole)}), as in a quantised model;"
+                " give the checkpoint with floating-point weights"
+            )
 
 
 def _told_apart(model: Any, missing: set[str], parts: Mapping[str, str]) -> tuple[dict[str, int], list[str]]:

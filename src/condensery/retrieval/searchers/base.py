@@ -21,7 +21,7 @@ from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 from condensery.text.hashes import texts_hash
 from condensery.text.ids import check_distinct
-from condensery.text.lines import check_whole, whole_texts
+from condensery.text.lines import check_whole, has_items_in_order, whole_texts
 
 Passages = Sequence[str] | Mapping[str, str | Mapping[str, str]]
 
@@ -77,10 +77,8 @@ class Searcher(ABC):
         Raises:
             UserError: there are no passages, or a passage is not a string.
         """
-        # a set has no order, and iterating over a pandas table gives the names of its columns
-        listed = isinstance(passages, Iterable) and not isinstance(passages, str | set | frozenset)
-        listed = listed and not hasattr(passages, "columns")
-        named = passages if isinstance(passages, Mapping) else dict(enumerate(passages)) if listed else {}
+        listed = dict(enumerate(passages)) if has_items_in_order(passages) else {}
+        named = passages if isinstance(passages, Mapping) else listed
         if not named:
             raise UserError("index: give a sequence of texts, or a mapping of ids to texts; it must not be empty")
         check_distinct(named, "index")
@@ -89,7 +87,8 @@ class Searcher(ABC):
             parts = passage if isinstance(passage, Mapping) else {"text": passage}
             if {"_id", "id"} & parts.keys() and not isinstance(passages, Mapping):
                 raise UserError(f"index: item {name} has an id, but a list has none; give a mapping of ids to passages")
-            title, text = parts.get("title", ""), parts.get("text")
+            title, text = parts.get("title"), parts.get("text")
+            title = "" if title is None else title  # null counts as empty, as in a file
             if not isinstance(text, str) or not isinstance(title, str):
                 raise UserError(f"index: passage {shown(str(name))!r} has no text; give a str or a mapping with `text`")
             for given, what in ((str(name), "id"), (title, "title"), (text, "text")):

@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 from pydantic import model_validator
 
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.system.files import expanded
 from condensery.system.inputs import anything
 from condensery.text.formats import CollectionWriter
@@ -17,6 +17,7 @@ from condensery.text.source import FolderSource, Splits
 
 HEADER = ["query-id", "corpus-id", "score"]
 TREC = ["query id", "0", "passage id", "grade"]
+HEADED = f"a header, if there is one, must be {', '.join(HEADER)}"
 NO_DOCUMENTS = "; to leave them out, set data.documents=null"  # passages must not silently replace missing documents
 Form = Literal["NFC"] | None  # Unicode form to which the ids of passages are normalised; None = they stay unchanged
 IN_PARTS = "cqadupstack"  # a folder with twelve BEIR folders, which together are one data set
@@ -94,11 +95,13 @@ def read_qrels(path: Path, split: str, writer: CollectionWriter, form: Form = No
     ``form``: the Unicode form to which the ids of passages are normalised; None = the ids stay unchanged. Raises
     ``UserError`` for a malformed line and for a file without judgements.
     """
-    first = next((line.split() for _, line in read_lines(path, show=False)), [])
+    first = next((line.split() for _, line in read_lines(path, show=False) if line), [])
     names, separator = (TREC, None) if trec or len(first) == len(TREC) else (HEADER, "\t")
     rows = (row for number, row in enumerate(read_columns(path, names, separator)) if number or row[1] != HEADER)
     none = f"no judgements; to leave this split out, set data.splits.{split}=null"
     for place, (query, *_, passage, grade) in at_least_one(rows, path, none):
+        if grade.isalpha():  # a header with other names
+            raise UserError(f'{place}: the {names[-1]} must be a whole number, not "{shown(grade)}"; {HEADED}')
         passage = normalize(form, passage) if form else passage
         writer.add_judgement(split, query, passage, integer(grade, names[-1], place), place)
 

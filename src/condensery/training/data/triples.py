@@ -290,7 +290,7 @@ class TripleDataModule(TokenDataModule):
 
 def _checked(text_queries: Sequence[tuple[str, str]] | None, pairs: bool) -> list[tuple[str, str]]:
     """Return ``text_queries`` as a list. Raises ``UserError`` if a query is blank, or if ``pairs`` is true."""
-    made = list(text_queries or []) if isinstance(text_queries, Iterable | None) else [text_queries]
+    made = list(text_queries) if isinstance(text_queries, Iterable) else [] if text_queries is None else [text_queries]
     if made and pairs:
         raise UserError("TripleDataModule: leave out `text_queries`: a cross-encoder (pairs) does not use them")
     for number, one in enumerate(made):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import BatchSizeFinder
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -103,12 +104,14 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` if the trainer's precision cannot train, or no weight requires a gradient."""
+        """Raise ``UserError`` if the precision cannot train, no weight requires a gradient, or a callback has no effect."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
             if not any(weight.requires_grad for weight in self.parameters()):  # before DDP raises its own error
                 raise UserError("nothing is trained: no weight has requires_grad=True")
+            if any(isinstance(callback, BatchSizeFinder) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+                raise UserError("BatchSizeFinder: memory depends on chunk_tokens and not on batch_size; leave it out")
 
     def configure_optimizers(self) -> Any:
         """Make AdamW and the linear schedule; ``training_step`` steps the schedule.
@@ -119,7 +122,8 @@ class TrainingModule(pl.LightningModule):
         self._steps, epoch = self._last_step(), self._batches_an_epoch()
         by_epochs = epoch and self._steps == (self.trainer.max_epochs or -1) * epoch
         self._resumption.check_length(self._steps, epoch if by_epochs else None)
-        optimiser = torch.optim.AdamW(self._groups(), lr=self.learning_rate, fused=not self._scaled())
+        self._peak = self.learning_rate
+        optimiser = torch.optim.AdamW(self._groups(), lr=self._peak, fused=not self._scaled())
         optimiser.register_load_state_dict_pre_hook(keep_own_settings)
         rate = partial(linear_schedule, steps=self._steps, warmup_ratio=self.warmup_ratio, first=self.first_steps)
         return {"optimizer": optimiser, "lr_scheduler": Schedule(optimiser, rate)}
@@ -155,12 +159,29 @@ class TrainingModule(pl.LightningModule):
             raise UserError(f"Trainer(strategy=...): {name} is not supported; use one device or strategy='ddp'")
 
     def on_train_start(self) -> None:
-        """Give all processes the weights of the first process."""
+        """Give all processes the weights of the first process, and the schedule a new ``learning_rate``."""
         copy_first_weights(self)
+        schedule: Any = self.lr_schedulers()
+        share = self.learning_rate / self._peak
+        if share != 1 and isinstance(schedule, Schedule):  # LearningRateFinder set ``learning_rate`` after ``_peak``
+            schedule.set_peaks([rate * share for rate in schedule.base_lrs])
+            self._peak = self.learning_rate
         self._resumption.tell(self._steps)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """Run one optimisation step: back-propagate through the gradient cache, clip the gradient, update the weights."""
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Run one optimisation step: back-propagate through the gradient cache, clip the gradient, update the weights.
+
+        Returns:
+            the loss, without a gradient, for Lightning's callbacks: ``LearningRateFinder`` reads it.
+
+        Raises:
+            UserError: the batch is not of a data module of this package.
+        """
+        if not isinstance(batch, Batch):
+            fitting = ", ".join(dict.fromkeys(self.trained_on.values())) or "the data modules of condensery"
+            raise UserError(
+                f"{type(self).__name__} is trained on {fitting}; a loader of {type(batch).__name__} does not fit"
+            )
         # Dropout depends on (seed, step, rank) alone, so a resumed run has the dropout of an uninterrupted run.
         others = [rank()] if rank() else []  # the first process has the dropout of a run in one process
         seed_torch(hash64(self.seed, "dropout", self.global_step, *others) >> 1)
@@ -178,7 +199,9 @@ class TrainingModule(pl.LightningModule):
         schedule: Any = self.lr_schedulers()
         if schedule is not None:  # Lightning's weight averaging (SWA) removes the schedule for an epoch
             schedule.step()
-        self._record({"loss": torch.stack(list(losses.values())).sum(), **losses, "lr": rate})
+        loss = torch.stack(list(losses.values())).sum()
+        self._record({"loss": loss, **losses, "lr": rate})
+        return loss.detach()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log MRR@10 over the sample as ``val/mrr@10``."""

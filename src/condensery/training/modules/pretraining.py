@@ -114,7 +114,7 @@ class CondenserModule(BackboneModule):
             raise UserError(f"head_steps: {self.first_steps:,} must be below the number of all steps, {self._steps:,}")
         return made
 
-    def training_step(self, batch: Batch, batch_idx: int) -> None:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Run one optimisation step. In the first ``head_steps`` steps of a new head, the backbone is frozen."""
         frozen = set[nn.Parameter]()
         if self.global_step < self.first_steps:
@@ -122,7 +122,7 @@ class CondenserModule(BackboneModule):
         for weight in frozen:
             weight.requires_grad = False
         try:
-            super().training_step(batch, batch_idx)
+            return super().training_step(batch, batch_idx)
         finally:
             for weight in frozen:
                 weight.requires_grad = True
