@@ -32,8 +32,8 @@ def differing(one: object, other: object) -> set[str]:
 def test_every_setting_of_triples_counts(change: dict[str, int], tmp_path: Path) -> None:
     one = trainings.triple_batches(tmp_path)
     assert next(iter(change)) in differing(one, trainings.triple_batches(tmp_path, **change))
-    assert differing(one, trainings.triple_batches(tmp_path, lengths=(6, 12))) == {"readers.1.length"}
-    assert differing(one, trainings.triple_batches(tmp_path, lengths=(7, 9))) == {"readers.0.length"}
+    assert differing(one, trainings.triple_batches(tmp_path, lengths=(6, 12))) == {"readers.queries.length"}
+    assert differing(one, trainings.triple_batches(tmp_path, lengths=(7, 9))) == {"readers.passages.length"}
     assert not differing(one, trainings.triple_batches(tmp_path, budget=17))
 
 
@@ -44,7 +44,7 @@ def test_where_texts_lie_does_not_count_and_what_they_are_does(tmp_path: Path) -
     tokens = np.memmap(tmp_path / "two" / "passages" / "tokens.bin", np.uint16, mode="r+")
     tokens[[3, 4]] = tokens[[4, 3]]
     tokens.flush()
-    assert differing(one, trainings.triple_batches(tmp_path / "two")) == {"readers.0.texts.tokens"}
+    assert differing(one, trainings.triple_batches(tmp_path / "two")) == {"readers.passages.tokens"}
     other = trainings.training_queries(pool=5)
     assert "training.negatives" in differing(one, trainings.triple_batches(tmp_path / "one", other))
 
@@ -119,4 +119,4 @@ def test_settings_are_the_plain_ones(tmp_path: Path) -> None:
     assert found["batch_size"] == 4
     assert type(found["batch_size"]) is int
     assert "budget" not in found
-    assert described(batches)["readers.0.vocabulary.size"] == textbook.SIZE
+    assert described(batches)["readers.passages.vocabulary.size"] == textbook.SIZE

@@ -26,7 +26,7 @@ from condensery.system.files import write_json
 from condensery.tokens.batches import chunks, text_rows
 from condensery.tokens.spans import RandomWindows
 from condensery.tokens.store import TokenStore
-from condensery.tokens.text_reader import TextReader
+from condensery.tokens.text_reader import Readers, TextReader
 from condensery.training.data.data_module import StepDataModule
 from condensery.training.data.ranking_batches import RankingBatches
 from condensery.training.data.sources import (
@@ -167,7 +167,7 @@ def triple_batches(
     queries = store(folder / "queries", [3 + n % 5 for n in range(26)], seed=1)
     passages = store(folder / "passages", [6 + n % 9 for n in range(30)], seed=2)
     vocabulary = textbook.vocabulary()
-    readers = TextReader(passages, vocabulary, lengths[1]), TextReader(queries, vocabulary, lengths[0])
+    readers = Readers(TextReader(passages, vocabulary, lengths[1]), TextReader(queries, vocabulary, lengths[0]))
     options = {"batch_size": 5, "negatives": 3, "budget": 60, "seed": 5}
     known = training_queries() if training is None else training
     return TripleBatches(readers, known, **{**options, **changes})

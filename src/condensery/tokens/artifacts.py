@@ -155,7 +155,7 @@ def pair_reader(tokens: Tokens, query_length: int, length: int, separators: int)
 def text_readers(tokens: Tokens, lengths: tuple[int, int], prefixes: Prefixes = NO_PREFIXES) -> Readers:
     """Return the readers of passages and queries. ``lengths``: maximum query length and passage length in tokens."""
     passages = TextReader(tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, prefixes.passage)
-    return passages, TextReader(tokens.queries, tokens.vocabulary, lengths[0], prefix=prefixes.query)
+    return Readers(passages, TextReader(tokens.queries, tokens.vocabulary, lengths[0], prefix=prefixes.query))
 
 
 @dataclass(frozen=True)

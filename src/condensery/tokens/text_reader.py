@@ -1,6 +1,7 @@
 """Build the inputs of an encoder that reads queries and passages separately."""
 
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +32,11 @@ class TextReader:
     titles: TokenStore | None = None
     prefix: Ids = field(default_factory=lambda: NONE)
 
+    def content(self) -> dict[str, Any]:
+        """Return the arrays of the texts by name, and the settings of the rows."""
+        settings = {"vocabulary": self.vocabulary, "length": self.length, "titles": self.titles, "prefix": self.prefix}
+        return {**self.texts.content(), **settings}
+
     def read(self, rows: ArrayLike, hidden: Ids | None = None) -> tuple[Ids, Ids]:
         """Return the flat ids and the row starts (n + 1,) of the texts ``rows`` (n,); ``hidden`` as in ``text_rows``."""
         return text_rows(self.texts, rows, self.vocabulary, self.length, self.titles, hidden, self.prefix)
@@ -40,4 +46,8 @@ class TextReader:
         return chunks(*self.read(rows, hidden), budget, self.vocabulary.pad, tower=tower)
 
 
-Readers = tuple[TextReader, TextReader]  # the readers of passages and of queries; ``Chunk.tower`` is the index
+class Readers(NamedTuple):
+    """The readers of passages and of queries; ``Chunk.tower`` is the index."""
+
+    passages: TextReader
+    queries: TextReader

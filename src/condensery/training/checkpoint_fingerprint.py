@@ -34,7 +34,7 @@ def described(thing: object, name: str = "") -> Fingerprint:
     """Describe the constructor arguments of ``thing``. If an argument is an object, its own arguments are described too.
 
     Only constructor arguments that an object keeps as attributes of the same name are described. An object with a method
-    ``content`` is described by the arrays that the method returns.
+    ``content`` is described by what the method returns.
 
     Returns:
         plain values by dotted names below ``name``.
@@ -67,7 +67,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((str(key), own) for key, own in value.items() if key not in _OF_THE_MACHINE)
     elif isinstance(value, list | tuple):
-        yield from ((str(number), own) for number, own in enumerate(value))
+        yield from zip(getattr(value, "_fields", map(str, range(len(value)))), value, strict=True)
     elif hasattr(value, "content"):
         yield from value.content().items()
     elif hasattr(value, "get_vocab"):  # a tokenizer, whose other settings change as it is used

@@ -30,7 +30,7 @@ class RankingBatches:
     """Makes batches of queries, in a new random order each epoch.
 
     Args:
-        reader: reader of the queries.
+        queries: reader of the queries.
         rows: (n,) rows in the reader's store of the queries that are trained on.
         ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
             [0, 1].
@@ -42,7 +42,7 @@ class RankingBatches:
 
     def __init__(
         self,
-        reader: TextReader,
+        queries: TextReader,
         rows: Ids,
         ranking: Ranking,
         vectors: PassageVectors,
@@ -51,7 +51,7 @@ class RankingBatches:
         budget: int,
         seed: int,
     ) -> None:
-        self.reader, self.query_rows, self.vectors = reader, rows, vectors
+        self.queries, self.query_rows, self.vectors = queries, rows, vectors
         self.passages, self.scores = ranking[1], min_max(ranking).astype(np.float32)
         self.batch_size, self.budget, self.seed = batch_size, budget, seed
 
@@ -67,7 +67,7 @@ class RankingBatches:
         candidates, place = np.unique(found[found >= 0], return_inverse=True)  # (c,), (ranked pairs,)
         teacher = np.zeros((len(chosen), len(candidates)), np.float32)  # (q, c)
         teacher[np.nonzero(found >= 0)[0], place] = scores[found >= 0]
-        parts = self.reader.chunks(self.query_rows[chosen], self.budget, QUERY)
+        parts = self.queries.chunks(self.query_rows[chosen], self.budget, QUERY)
         return RankingBatch(
             chunks=parts,
             tokens=sum(int(chunk.lengths.sum()) for chunk in parts),
