@@ -3,11 +3,13 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from error_lines import names
 from small_runs import MODEL, Done, amount, costs, run_command
 
+from condensery.pipeline.dry_run import costs as dry_run_costs
 from condensery.pipeline.dry_run.costs import number
 
 
@@ -84,6 +86,23 @@ def test_the_hours_here_are_measured(on_beir: list[str], tmp_path: Path) -> None
     *_, here, there = costs(done.out)["cocondenser"]
     assert re.fullmatch(r"[\d.]+ (s|min|h)", here)
     assert here != there
+
+
+@pytest.mark.parametrize("free", [10**3, 10**15])
+def test_a_disk_that_is_too_small_is_named(
+    free: int, on_beir: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run_costs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    done = run_command("experiment=tiny", *on_beir, "dry_run=plan", f"output_root={tmp_path / 'out'}").sound()
+    (line,) = [line for line in done.out.splitlines() if line.startswith("free disk")]
+    found = re.search(
+        r" at (\S+?)(?:; ([\d.]+ [kMG]?)B are needed, set output_root to a folder on a larger disk)?$", line
+    )
+    assert found is not None, line
+    assert found[1] == str(tmp_path)
+    assert (found[2] is not None) == (free == 10**3)
+    if found[2]:
+        assert amount(found[2]) == pytest.approx(amount(costs(done.out)["in all"][3].rstrip("+")), rel=0.01)
 
 
 @pytest.mark.parametrize("recipe", ["cocondenser_msmarco", "query_as_context_msmarco"])

@@ -4,7 +4,7 @@ The work of each stage is estimated from the sizes of artifacts, which are passe
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,9 @@ def announce(graph: Graph, store: Store, states: Mapping[str, State]) -> None:
     about = f"{'at least' if None in seconds else 'about'} {duration(sum(one or 0.0 for one in seconds))}"
     what = f"{number_of(len(left), 'stages are')} to be made, in {about} on {_named(here)}"
     print(f"{what} (dry_run=true shows each)", flush=True)
+    line, too_little = _free_disk(store, left.values())
+    if too_little:
+        print(line, flush=True)
 
 
 def project_sweep(jobs: Sequence[Costs]) -> None:
@@ -203,8 +206,16 @@ def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: "Here | No
         lines.append(f"{UNKNOWN}: unknown before the run; a sum with + leaves these out")
     if root.published_cost:
         lines.append(f"the paper: {root.published_cost}")
+    return [*lines, _free_disk(store, {_key(graph, one): one for one in left}.values())[0]]
+
+
+def _free_disk(store: Store, left: Iterable[Planned]) -> tuple[str, bool]:
+    """Return a line about the free disk space, and whether the artifacts that are to be made need more."""
     above = existing(store.folder)
-    return [*lines, f"free disk: {number(shutil.disk_usage(above).free)}B at {above}"]
+    free, needed = shutil.disk_usage(above).free, sum(one.work.disk or 0.0 for one in left)
+    line = f"free disk: {number(free)}B at {above}"
+    hint = f"; {number(needed)}B are needed, set output_root to a folder on a larger disk"
+    return (f"{line}{hint}", True) if needed > free else (line, False)
 
 
 def plan(graph: Graph, store: Store, states: Mapping[str, State]) -> list[Planned]:
