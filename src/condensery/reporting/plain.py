@@ -1,11 +1,13 @@
 """Clean labels, passages and messages for display: remove characters that control a terminal, text direction or a parser."""
 
-CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
-TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+TURNS = [*"\u061c\u200e\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 # The dropped characters are control characters (except white space, see SPACES), direction marks, and lone surrogates, which
 # cannot be written to a file.
-DROPPED = dict.fromkeys([*(code for code in CONTROLS if not chr(code).isspace()), *TURNS, *range(0xD800, 0xE000)])
-SPACES = {code: " " for code in CONTROLS if chr(code).isspace() and chr(code) not in "\n\t"}
+CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))]
+DROPPED = dict.fromkeys(
+    [*(ord(one) for one in CONTROLS if not one.isspace()), *map(ord, TURNS), *range(0xD800, 0xE000)]
+)
+SPACES = {ord(one): " " for one in CONTROLS if one.isspace() and one not in "\n\t"}
 
 
 def one_line(text: str) -> str:
