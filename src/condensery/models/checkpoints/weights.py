@@ -183,7 +183,7 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 def _check_types(folder: Path) -> None:
     """Raise ``UserError`` if weights are whole numbers: quantised weights, which without their scales are meaningless."""
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in filter(Path.is_file, [folder / "model.safetensors", *sorted(folder.glob("model-*-of-*.safetensors"))]):
         with safe_open(file, "pt") as stored:
             types = {name: stored.get_slice(name).get_dtype() for name in stored.keys()}  # noqa: SIM118
         if whole := [name for name, kind in types.items() if kind[0] in "IU" and not name.endswith("position_ids")]:
