@@ -13,7 +13,7 @@ from forked import run_program
 from released import two_towers
 from small_runs import PROJECT, some_text, splits_of, write, write_beir
 
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.searchers.bm25 import BM25
 from condensery.retrieval.searchers.retriever import Retriever

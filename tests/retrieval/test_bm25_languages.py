@@ -9,8 +9,8 @@ import pytest
 
 from condensery import BM25, evaluate
 from condensery.errors import UserError
-from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.indexes.interface import unmatched_queries
 from condensery.retrieval.indexes.sampled import SampledCandidates
 from condensery.retrieval.mining import mined

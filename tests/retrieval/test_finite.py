@@ -8,8 +8,8 @@ import pytest
 
 from condensery.errors import UserError
 from condensery.retrieval.finite import check_finite, check_scores
-from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.shards import rank_in_shards
 

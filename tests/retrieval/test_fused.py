@@ -9,7 +9,7 @@ import pytest
 from error_lines import names
 
 from condensery import BM25, Fused, TripleDataModule, UserError, evaluate
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.ranking import Ranking, pack, top, unpack
 from condensery.retrieval.searchers.base import Searcher
 from condensery.text.to_collection import collection_of

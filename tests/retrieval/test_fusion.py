@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condensery.errors import UserError
-from condensery.retrieval import fusion
-from condensery.retrieval.fusion import FusedIndex, best_point, measure_grid, min_max, weight_grid
+from condensery.retrieval.indexes import fusion
 from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
 from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.fusion import FusedIndex, best_point, measure_grid, min_max, weight_grid
 from condensery.retrieval.indexes.interface import recall_of
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import Ranking

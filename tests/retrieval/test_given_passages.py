@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from condensery.errors import UserError
-from condensery.retrieval.fusion import FusedIndex
 from condensery.retrieval.indexes.ann import ApproximateIndex, build_approximate, write_approximate
 from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
 from condensery.retrieval.indexes.dense import DenseIndex
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.own_passages import WithoutOwn
 from condensery.retrieval.indexes.reranked import RerankedIndex, write_reranked

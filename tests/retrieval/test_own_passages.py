@@ -9,8 +9,8 @@ from in_row_order import InRowOrder
 
 from condensery import BM25, evaluate
 from condensery.retrieval.cross_encoders import search_candidates
-from condensery.retrieval.fusion import FusedIndex, measure_grid, weight_grid
 from condensery.retrieval.indexes.bm25 import build_bm25
+from condensery.retrieval.indexes.fusion import FusedIndex, measure_grid, weight_grid
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.own_passages import WithoutOwn, own_passages, own_passages_left_out
 from condensery.retrieval.indexes.sampled import SampledCandidates

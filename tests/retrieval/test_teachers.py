@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from condensery import BM25, UserError
-from condensery.retrieval.fusion import RECIPROCAL_RANK, FusedIndex
 from condensery.retrieval.indexes.bm25 import BM25Index, build_bm25
+from condensery.retrieval.indexes.fusion import RECIPROCAL_RANK, FusedIndex
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.reranked import RerankedIndex, write_reranked
 from condensery.retrieval.negatives import Negatives

@@ -20,7 +20,7 @@ from small_runs import (
 )
 
 from condensery.errors import DiskError
-from condensery.retrieval import fusion
+from condensery.retrieval.indexes import fusion
 from condensery.stages.base import Artifact, retriever_name
 from condensery.system.files import read_json
 

@@ -14,8 +14,8 @@ from stage_defaults import defaults_of
 
 from condensery.errors import UserError
 from condensery.pipeline.artifact_id import artifact_id
-from condensery.retrieval.fusion import FusedIndex, write_fused
 from condensery.retrieval.indexes.bm25 import BM25Index
+from condensery.retrieval.indexes.fusion import FusedIndex, write_fused
 from condensery.retrieval.mining import mine
 from condensery.retrieval.negatives import open_negatives
 from condensery.retrieval.pair_scores import PairScores

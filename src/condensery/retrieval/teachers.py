@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.retrieval.cross_encoders import Rows, Score, Scores
-from condensery.retrieval.fusion import min_max
+from condensery.retrieval.indexes.fusion import min_max
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.negative_pool import NegativePool
 from condensery.retrieval.negatives import Negatives

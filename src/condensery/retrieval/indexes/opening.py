@@ -55,7 +55,7 @@ def open_index(
             f"{len(collection.passages)}; build the index again"
         )
     if about.get("method") == "fused":
-        from condensery.retrieval.fusion import open_fused
+        from condensery.retrieval.indexes.fusion import open_fused
 
         # The members leave out own passages, whose scores would otherwise change the members' minima and maxima.
         return open_fused(folder, lambda member: open_index(member, collection, threads, memory, device, own_by_id))

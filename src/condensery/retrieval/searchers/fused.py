@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError
 from condensery.ranges import Count, Weight, check_values, fault
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.indexes.interface import without_terms
 from condensery.retrieval.ranking import Ranking
 from condensery.retrieval.searchers.base import Searcher, SearcherIndex, numbered
@@ -18,7 +18,7 @@ class Fused(Searcher):
     """Hybrid search: the fused ranking of several searchers, such as BM25 and a dense retriever.
 
     For each query, each searcher's scores are scaled to [0, 1] by their minimum and maximum (Lee 1997;
-    ``condensery.retrieval.fusion``). The score of a passage is the weighted sum of its scaled scores. A searcher that
+    ``condensery.retrieval.indexes.fusion``). The score of a passage is the weighted sum of its scaled scores. A searcher that
     did not find the passage adds 0. ``index`` works on copies and leaves the given searchers unchanged.
 
     Args:

@@ -8,7 +8,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from condensery.distributed import rank
-from condensery.retrieval.fusion import FusedIndex
+from condensery.retrieval.indexes.fusion import FusedIndex
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.neighbours import dense_neighbours, lexical_neighbours

@@ -8,7 +8,7 @@ from condensery.errors import number_of
 from condensery.evaluation.metrics import score, score_answers
 from condensery.evaluation.names import HIT, split_metric
 from condensery.evaluation.significance import FEW
-from condensery.retrieval.fusion import FusedIndex, Measure, best_point, measure_grid, weight_grid, write_fused
+from condensery.retrieval.indexes.fusion import FusedIndex, Measure, best_point, measure_grid, weight_grid, write_fused
 from condensery.retrieval.indexes.interface import recall_of, unmatched_queries
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.indexes.own_passages import own_passages_left_out

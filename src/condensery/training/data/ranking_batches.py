@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from condensery.models.biencoder import QUERY
-from condensery.retrieval.fusion import min_max
+from condensery.retrieval.indexes.fusion import min_max
 from condensery.retrieval.ranking import Ranking
 from condensery.tokens.text_reader import TextReader
 from condensery.training.data.steps import ALL, Batch, Ids, PassageVectors, Share, items_of_step
