@@ -129,7 +129,7 @@ class StageConfig(NumberKeys):
             literal[name] = [word for word in words if word in inputs[name].literal]
         return [own, literal, list(self.identity()) if hasattr(self, "identity") else [], read]
 
-    def some(self, *names: str) -> dict[str, Any]:
+    def values_of(self, *names: str) -> dict[str, Any]:
         """Return some of the values by name, as keyword arguments of what the stage makes of them."""
         return {name: getattr(self, name) for name in names}
 

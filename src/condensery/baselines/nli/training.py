@@ -61,7 +61,7 @@ def finetune_nli(config: FinetuneNliConfig, context: Context) -> dict[str, Any]:
     """Train one encoder for all sentences and save the last step's weights as a checkpoint."""
     pairs = Sentences(context.input("nli"))
     rows, labels = pairs.rows("train"), pairs.scores("train")
-    sizes = config.some("batch_size", "length", "budget", "seed")
+    sizes = config.values_of("batch_size", "length", "budget", "seed")
     batches = SentenceBatches(pairs.store, pairs.vocabulary, rows, labels, **sizes)
     module = NliModule(initial_towers(config, context, pairs.vocabulary, separate=False), **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)

@@ -60,10 +60,10 @@ def distil_ranking(config: DistilRankingConfig, context: Context) -> dict[str, A
     lengths = min(config.query_length, saved.query_length), saved.passage_length
     prefix = Prefixes.of(encoder, saved.model.settings.query_prefix, "", lengths).query
     reader = TextReader(queries.store, Tokens(context.input("tokens")).vocabulary, lengths[0], prefix=prefix)
-    sizes = config.some("batch_size", "budget", "seed")
+    sizes = config.values_of("batch_size", "budget", "seed")
     batches = RankingBatches(reader, rows, ranking, index.passage_vectors, **sizes)
     towers = saved.model if not saved.model.shared else BiEncoder.from_encoder(saved.model.passage, separate=True)
-    temperatures = config.some("temperature", "teacher_temperature")
+    temperatures = config.values_of("temperature", "teacher_temperature")
     module = QueryTowerModule(towers.train(), **temperatures, **config.optimiser())
     data = StepDataModule(batches, context.runtime.workers)
     longest = saved.query_length, saved.passage_length

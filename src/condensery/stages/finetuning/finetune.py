@@ -52,7 +52,7 @@ def finetune(
         data.batches.in_batch_teacher = scores
     # computed before the final order is set, because that order may need a process that runs during the training
     settings = loop_settings(config, data.batches)
-    own = config.some("loss", "mask_known_positives", "temperature")
+    own = config.values_of("loss", "mask_known_positives", "temperature")
     module = BiEncoderModule(towers, train_passages=index is None, **own, **config.optimiser())
     data.batches.order = order = _order(config, context, training) or data.batches.order
     if sampling is not None:

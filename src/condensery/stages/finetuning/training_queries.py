@@ -73,7 +73,8 @@ def triple_data(
         settings: settings of the retriever, whose prefixes the texts get; None = no prefixes.
         own: further arguments of ``TripleDataModule``; they take precedence over the config's values.
     """
-    given = {**config.some("batch_size", "seed"), **dict(zip(("query_length", "passage_length"), lengths, strict=True))}
+    given = config.values_of("batch_size", "seed")
+    given |= dict(zip(("query_length", "passage_length"), lengths, strict=True))
     given |= {"chunk_tokens": config.budget, "workers": context.runtime.workers}
     given["negatives_per_query"] = config.negatives_per_query if config.negatives or config.labels else 0
     if settings is not None:

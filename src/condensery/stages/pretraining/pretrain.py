@@ -49,7 +49,7 @@ def pretrain_cocondenser(config: configs.PretrainCoCondenserConfig, context: Con
     With ``queries`` it is query-as-context pre-training (Wu et al. 2023, §3.1).
     """
     module = modules.QueryAsContextModule if config.queries else modules.CoCondenserModule
-    kind = partial(module, **config.some("temperature", "contrast_weight"))
+    kind = partial(module, **config.values_of("temperature", "contrast_weight"))
     return _pretrain_condenser(config, context, pair_data(config, context), kind)
 
 
@@ -91,7 +91,7 @@ def _pretrain_autoencoder(
 
 def pretrain_ict(config: configs.PretrainIctConfig, context: Context) -> dict[str, Any]:
     """Pre-train by the inverse cloze task (Lee et al. 2019; Gao and Callan 2021a, §4.4): a sentence retrieves its passage."""
-    data = span_data(config, context, pairs="sentence", **config.some("query_length", "keep_sentence"))
+    data = span_data(config, context, pairs="sentence", **config.values_of("query_length", "keep_sentence"))
     towers = initial_towers(config, context, data.vocabulary, separate=False)
     module = modules.InverseClozeModule(towers, temperature=config.temperature, **config.optimiser())
     return fit_and_save(module, data, config, context)
@@ -105,7 +105,7 @@ def pretrain_contrastive(config: configs.PretrainContrastiveConfig, context: Con
     """
     towers = initial_towers(config, context, Tokens(context.input("tokens")).vocabulary, separate=False)
     prefixes = {name: getattr(towers.settings, name) for name in ("query_prefix", "passage_prefix")}
-    own = config.some("temperature", "learn_temperature", "mlm_weight")
+    own = config.values_of("temperature", "learn_temperature", "mlm_weight")
     module = ContrastiveModule(towers, lm_head=folder_of_start(config, context), **own, **config.optimiser())
     masked = config.mask_rate if module.mlm is not None else None
     data = pair_data(config, context, mask_rate=masked, tokenizer=context.input("tokenizer"), **prefixes)
@@ -124,7 +124,7 @@ def span_data(
     config: configs.AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
 ) -> SpanPairDataModule:
     """Return the data module of spans of the documents, by default single spans. ``kind`` is the class of the data module."""
-    cut = config.some("spans", "short_probability", "min_length")
+    cut = config.values_of("spans", "short_probability", "min_length")
     return kind(Tokens(context.input("tokens")), **{"pairs": None, **_shared(config, context), **cut, **own})
 
 
@@ -149,7 +149,7 @@ def pair_data(
         Tokens(context.input("tokens")),
         stores=PassagesAndQueries(passages.store, passages.titles, queries.store, queries.first, hidden),
         decoder=decoder,
-        **{**_shared(config, context), **config.some("query_length", "candidates", "mixed_context"), **own},
+        **{**_shared(config, context), **config.values_of("query_length", "candidates", "mixed_context"), **own},
     )
 
 

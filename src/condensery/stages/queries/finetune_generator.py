@@ -22,7 +22,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     positives = collection.qrels(config.split).positives()
     pairs = [(passage, query) for query, passages in positives.items() for passage in passages.tolist()]
     generator = initial_generator(config, context)
-    own = config.some("prefix", "titles", "batch_size", "max_input_tokens", "max_tokens", "budget", "seed")
+    own = config.values_of("prefix", "titles", "batch_size", "max_input_tokens", "max_tokens", "budget", "seed")
     rows = np.asarray(pairs, dtype=np.int64)
     batches = GeneratorBatches(rows, collection.passages, collection.queries, generator.tokenizer, **own)
     module = GeneratorModule(generator.model, **config.optimiser())
@@ -35,7 +35,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
 def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
     """Return the model before training. Raises ``UserError`` if the checkpoint that ``model`` names cannot be loaded."""
     if config.model is None:
-        made = small_generator(context.input("tokenizer"), **config.some(*SIZES, "dropout", "seed"))
+        made = small_generator(context.input("tokenizer"), **config.values_of(*SIZES, "dropout", "seed"))
         if config.vectors is not None:
             warm_up_generator(made.model, read_token_vectors(context.input("vectors"), config.seed))
         return made

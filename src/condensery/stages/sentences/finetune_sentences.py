@@ -18,7 +18,7 @@ def finetune_sentences(config: FinetuneSentencesConfig, context: Context) -> dic
     what = f"training examples of {sentences.about['name']}"
     check_subset(config.examples, len(rows), context.place("examples"), what)
     chosen = nested_subset(config.seed, len(rows), config.examples)
-    sizes = config.some("batch_size", "length", "budget", "seed")
+    sizes = config.values_of("batch_size", "length", "budget", "seed")
     batches = SentenceBatches(sentences.store, sentences.vocabulary, rows[chosen], scores[chosen], **sizes)
     model = initial_towers(config, context, sentences.vocabulary, separate=False)
     module = SentenceModule(model, margin=config.margin, **config.optimiser())
