@@ -198,6 +198,10 @@ def entry(artifact: object) -> dict[str, object]:
         ({}, "array"),
         ([1], "results.json: 0: "),
         ([{"row": "a"}], "results.json: 0: collection: Field required"),
+        (
+            [{**entry("a/b"), "row": "b"}, {"row": "a", "collection": "c", "split": "test", "metrics": {}}],
+            "1: seed: Field",
+        ),
         ([entry(3)], "results.json: 0: artifact: Input should be a valid string"),
         (
             [entry("evaluate/aa"), entry("../../x")],

@@ -1,7 +1,7 @@
 """Read and write ``results.json``, the results of a run, with one entry per row of its table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from condensery.system.files import inside, read_as, write_json
+from condensery.errors import UserError
+from condensery.system.files import RECOMPUTE, inside, read_as, read_json, write_json
 
 Metric = Annotated[float, Field(ge=-1e6, le=1e6)]  # ranking metrics are in [0, 1], correlations in [-1, 1]
 Cost = Annotated[float, Field(ge=-1e15, le=1e15)]
@@ -67,7 +68,9 @@ def write_results(path: Path, rows: Sequence[Row]) -> None:
 def read_results(path: Path) -> list[Row]:
     """Read the rows that ``write_results`` wrote. Raises ``UserError``, which names the invalid entry and field."""
     rows = read_as(path, list[Row])
-    for number, row in enumerate(rows):
+    for number, (row, entry) in enumerate(zip(rows, read_json(path), strict=True)):
+        if lacking := [key for key in ALWAYS if key not in entry]:
+            raise UserError(f"{path}: {number}: {lacking[0]}: Field required; {RECOMPUTE}")
         if row.artifact:
             inside(Path("artifacts"), row.artifact, f"{path}: entry {number}")
-    return rows
+    return [replace(row, per_query={}, query_ids=(), configs={}) for row in rows]
