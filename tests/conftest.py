@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,6 +26,11 @@ if sys.dont_write_bytecode:  # otherwise each process compiles the libraries: ha
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(PROJECT / ".pytest_cache" / "bytecode")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False  # into a separate folder, not beside the sources
+
+hypothesis.settings.register_profile(
+    "any machine", deadline=None
+)  # a busy machine takes longer than 200 ms for an example
+hypothesis.settings.load_profile("any machine")
 
 gc.disable()  # while the libraries are imported: imports leave no garbage, and collecting it takes a quarter of the time
 

@@ -33,8 +33,8 @@ def test_a_few_seconds_of_it_find_nothing(tmp_path: Path) -> None:
 PLANTED = """
 import resource, time
 from condensery.errors import UserError
-from condensery.text.formats import beir
-read, objects = beir.read_qrels, beir.read_objects
+from condensery.text.formats import beir, qrels
+read, objects = qrels.read_qrels, beir.read_objects
 def planted(path, split, *others):
     if resource.getrlimit(resource.RLIMIT_AS)[0] > 0:  # not yet where the sound input is read
         {}
@@ -64,7 +64,7 @@ FAULTS = {
 def test_a_planted_fault_is_found_and_found_again(tmp_path: Path, kind: str) -> None:
     limits = ["only=beir", "seconds=2", "megabytes=150"]
     planted = PLANTED.format(FAULTS.get(kind, "pass"))
-    planted += "beir.read_objects = by_their_size" if kind == "silent" else "beir.read_qrels = planted"
+    planted += "beir.read_objects = by_their_size" if kind == "silent" else "qrels.read_qrels = planted"
     code, told, said = fuzz(tmp_path / "found", f"cases={60 if kind == 'silent' else 3}", *limits, planted=planted)
     assert code == 1, said
     assert kind in told["found"], said

@@ -118,7 +118,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-RENAMED = {  # name in older recipes -> name now
+ELSEWHERE = {  # name in other toolkits or in older recipes -> name here
     "approximate": "ann_index",
     "augment": "pseudo_label",
     "breadth": "ef_search",
@@ -130,10 +130,6 @@ RENAMED = {  # name in older recipes -> name now
     "triples": "read_negatives",
     "warmup": "warmup_ratio",
     "zero_bias": "lexical_start",
-}
-
-
-ELSEWHERE = {  # name in other toolkits -> name here
     **dict.fromkeys(("max_length", "max_seq_length"), "length"),
     **dict.fromkeys(("p_max_len", "passage_max_len"), "passage_length"),
     **dict.fromkeys(("q_max_len", "query_max_len"), "query_length"),
@@ -156,8 +152,6 @@ def close_to(word: str, known: Iterable[str]) -> str:
     known word (`` (did you mean 'x'?)``), or the list of known words.
     """
     words = sorted(known)
-    if RENAMED.get(word) in words:
-        return f" (it is now called {RENAMED[word]!r})"
     if ELSEWHERE.get(word) in words:
         return f" (here it is called {ELSEWHERE[word]!r})"
     if near := difflib.get_close_matches(word, words, 1):

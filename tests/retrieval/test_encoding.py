@@ -13,6 +13,7 @@ from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
+from condensery.tokens.text_reader import TextReader
 from condensery.tokens.vocabulary import Vocabulary
 
 CLS, SEP, PAD = 2, 3, 0
@@ -68,20 +69,20 @@ def stored(folder: Path) -> np.ndarray:
 def test_vectors_stand_in_row_order_whatever_the_shards(
     tmp_path: Path, texts: list[list[int]], shard_size: int
 ) -> None:
-    source = EncoderInput(Store(texts), VOCABULARY, 16)
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 16))
     Encoding(tmp_path / "o", shard_size=shard_size, budget=40).passages(Encoder(40), source)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 16))
 
 
 def test_titles_go_before_the_text_behind_a_separator(tmp_path: Path, texts: list[list[int]]) -> None:
     titles = [[7, 8], []] * 11 + [[9]]
-    source = EncoderInput(Store(texts), VOCABULARY, 16, Store(titles))
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 16, Store(titles)))
     Encoding(tmp_path / "o", shard_size=10, budget=64).passages(Encoder(64), source)
     np.testing.assert_array_equal(stored(tmp_path / "o"), expected(texts, 16, titles))
 
 
 def test_an_interrupted_encoding_keeps_its_whole_shards(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = EncoderInput(Store(texts), VOCABULARY, 32)
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 32))
     broken = Encoder(64)
     broken.fail_after = 15
     with pytest.raises(KeyboardInterrupt):
@@ -97,7 +98,7 @@ def test_an_interrupted_encoding_keeps_its_whole_shards(tmp_path: Path, texts: l
 
 
 def test_shards_of_another_layout_are_not_mixed_in(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = EncoderInput(Store(texts), VOCABULARY, 32)
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 32))
     Encoding(tmp_path / "o", shard_size=15, budget=64).passages(Encoder(64), source)  # 15 + 8
     # 8 + 8 + 7: shard 1 has 8 rows again
     Encoding(tmp_path / "o", shard_size=8, budget=64).passages(Encoder(64), source)
@@ -111,7 +112,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
     tmp_path: Path, texts: list[list[int]]
 ) -> None:
-    passages, queries = EncoderInput(Store(texts), VOCABULARY, 32), EncoderInput(Store(texts[:8]), VOCABULARY, 32)
+    passages, queries = (
+        EncoderInput(TextReader(Store(texts), VOCABULARY, 32)),
+        EncoderInput(TextReader(Store(texts[:8]), VOCABULARY, 32)),
+    )
     settings = {"shard_size": 5, "budget": 64}
 
     def encode(folder: Path, encoder: Encoder, part: ProcessGroup) -> None:
@@ -133,8 +137,8 @@ def test_several_processes_that_go_on_where_one_stopped_write_the_same_index(
 
 
 def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = EncoderInput(Store(texts), VOCABULARY, 32)
-    queries = EncoderInput(Store(texts[:4]), VOCABULARY, 32)
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 32))
+    queries = EncoderInput(TextReader(Store(texts[:4]), VOCABULARY, 32))
     folder = tmp_path / "o"
     Encoding(folder, shard_size=9, budget=64, dtype="float16").passages(Encoder(64), source)
     Encoding(folder, shard_size=3, budget=64, dtype="float16").queries(Encoder(64), queries)
@@ -150,7 +154,7 @@ def test_what_was_encoded_can_be_searched(tmp_path: Path, texts: list[list[int]]
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_vectors_that_are_not_finite_are_a_user_error(tmp_path: Path, texts: list[list[int]]) -> None:
-    source = EncoderInput(Store(texts), VOCABULARY, 32)
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 32))
     with pytest.raises(UserError, match="not finite"):
         Encoding(tmp_path / "o", shard_size=9, budget=64).passages(
             lambda chunk: torch.full((len(chunk), 2), torch.nan), source

@@ -12,6 +12,7 @@ from condensery.retrieval.indexes.dense import DenseIndex, numpy_search
 from condensery.retrieval.indexes.encoding import EncoderInput, Encoding, write_dense_index
 from condensery.retrieval.indexes.windows import best_of_windows, cut
 from condensery.retrieval.ranking import unpack
+from condensery.tokens.text_reader import TextReader
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), min_size=1, max_size=12), st.integers(1, 8))
@@ -49,7 +50,7 @@ def test_an_index_of_windows_is_that_of_the_pieces_of_each_text(tmp_path: Path, 
     random = np.random.default_rng(0)
     texts = [random.integers(5, 50, size).tolist() for size in (3, 40, 1, 17, 90)]
     titles = [[7, 8], [], [9], [6, 6, 6], []] if titled else [[]] * 5
-    source = EncoderInput(Store(texts), VOCABULARY, 16, Store(titles) if titled else None, windows=4)
+    source = EncoderInput(TextReader(Store(texts), VOCABULARY, 16, Store(titles) if titled else None), windows=4)
     pieces: list[list[int]] = []
     before: list[list[int]] = []
     first = [0]
@@ -60,7 +61,9 @@ def test_an_index_of_windows_is_that_of_the_pieces_of_each_text(tmp_path: Path, 
         before += [title] * len(places)
         first.append(len(pieces))
     Encoding(tmp_path, shard_size=5, budget=48).passages(Encoder(48), source)
-    Encoding(tmp_path, shard_size=5, budget=48).queries(Encoder(48), EncoderInput(Store(texts[:2]), VOCABULARY, 16))
+    Encoding(tmp_path, shard_size=5, budget=48).queries(
+        Encoder(48), EncoderInput(TextReader(Store(texts[:2]), VOCABULARY, 16))
+    )
     room = [14 - len(title) - bool(title) for title in titles]
     assert source.unread() == np.mean([len(text) > 4 * size for text, size in zip(texts, room, strict=True)]) > 0
     about = write_dense_index(tmp_path, source.cut)

@@ -129,7 +129,7 @@ def test_an_interrupted_index_keeps_its_shards(
     shutil.copytree(done.folder.parents[1] / "artifacts", tmp_path / "artifacts", symlinks=True)
     for kind in ("splade_index", "evaluate"):
         shutil.rmtree(tmp_path / "artifacts" / kind)
-    passed = index_module.EncoderInput.chunks
+    passed = index_module.TextReader.chunks
     asked: list[int] = []
 
     def stops(source: Any, rows: np.ndarray, budget: int) -> Any:
@@ -138,7 +138,7 @@ def test_an_interrupted_index_keeps_its_shards(
             raise UserError("stopped")
         return passed(source, rows, budget)
 
-    monkeypatch.setattr(index_module.EncoderInput, "chunks", stops)
+    monkeypatch.setattr(index_module.TextReader, "chunks", stops)
     one_line(run_command(*recipe, f"output_root={tmp_path}"), "stopped")
     again = run_command(*recipe, f"output_root={tmp_path}").sound()
     assert asked == [0, 50, 50, 100], "the first shard was there"

@@ -253,7 +253,7 @@ class _Builder:
 
     def _kinds_near(self, kind: str) -> str:
         hint = close_to(kind, self.stages)
-        return hint if "did you mean" in hint or "now called" in hint else f"{OF_YOUR_OWN}{hint}"
+        return hint if "did you mean" in hint or "is called" in hint else f"{OF_YOUR_OWN}{hint}"
 
     def _config(self, name: str, kind: str) -> StageConfig:
         """Return the config of a node: the kind's defaults, overridden by the node's settings, with references resolved."""

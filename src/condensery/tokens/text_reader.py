@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TextReader:
-    """Builds rows of the form [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
+    """Builds rows of the form [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP]. ``len``: number of texts.
 
     Attributes:
         texts: token store of the texts.
@@ -31,6 +31,9 @@ class TextReader:
     length: int
     titles: TokenStore | None = None
     prefix: Ids = field(default_factory=lambda: NONE)
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
     def content(self) -> dict[str, Any]:
         """Return the arrays of the texts by name, and the settings of the rows."""

@@ -95,10 +95,8 @@ class Refresh(pl.Callback):
             found: Tensor = module.vectors(chunk.to(module.device))
             return found
 
-        read = triples.readers[PASSAGE]
-        passages = EncoderInput(read.texts, read.vocabulary, read.length, read.titles, read.prefix)
         encoding = Encoding(folder / INDEX, SHARD, budget, group=group, label=label, encoder="in training")
-        encoding.passages(vectors, passages)
+        encoding.passages(vectors, EncoderInput(triples.readers[PASSAGE]))
         group.from_rank_zero(lambda: write_dense_index(folder / INDEX))
         index = DenseIndex(folder / INDEX, self.threads, device=self.device)
         k = min(self.depth + int(training.no_negative_numbers()[chosen].max()), len(index))

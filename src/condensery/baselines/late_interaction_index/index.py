@@ -22,7 +22,6 @@ from condensery.models.biencoder import QUERY
 from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search
-from condensery.retrieval.indexes.encoding import EncoderInput
 from condensery.retrieval.indexes.interface import CollectionRetriever
 from condensery.retrieval.indexes.opening import open_index
 from condensery.retrieval.ranking import EMPTY, Ranking, ordered, pack, top, unpack
@@ -35,6 +34,7 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.ranges import ranges
+from condensery.tokens.text_reader import TextReader
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
@@ -222,11 +222,11 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
     tokens = Tokens(context.input("tokens"))
     model = with_cast_weights(load_token_encoder(context.input("model")).to(device).eval(), config.precision)
-    source = EncoderInput(tokens.passages, tokens.vocabulary, model.interaction.lengths[1], tokens.titles)
+    reader = TextReader(tokens.passages, tokens.vocabulary, model.interaction.lengths[1], tokens.titles)
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * (part.stop - part.start)
-        for chunk in source.chunks(np.arange(part.start, part.stop), config.chunk_tokens):
+        for chunk in reader.chunks(np.arange(part.start, part.stop), config.chunk_tokens):
             with inference(device, config.precision):
                 keyed = model.keyed(chunk.to(device)).float().cpu().numpy()  # (b, v, d + 1)
             for row, vectors in zip(chunk.rows.tolist(), keyed, strict=True):
@@ -241,12 +241,12 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
             "counts": counts,
         }
 
-    compute_in_shards(encoded, len(source), folder / "counts.npy", label, size=config.shard_size, unit="texts")
+    compute_in_shards(encoded, len(reader), folder / "counts.npy", label, size=config.shard_size, unit="texts")
     reference, candidates = context.artifact("model"), context.made_from["retriever"]
-    about = {"method": "late_interaction", "passages": len(source), "model": f"{reference.kind}/{reference.id}"}
+    about = {"method": "late_interaction", "passages": len(reader), "model": f"{reference.kind}/{reference.id}"}
     about |= {"candidates": f"{candidates[0].kind}/{candidates[0].id}" if candidates else None}
     write_json(folder / "index.json", {**about, "depth": config.depth, "precision": config.precision})
     stored = [load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys", "counts")]
-    bytes_each = sum(array.nbytes for array in stored) / len(source)
+    bytes_each = sum(array.nbytes for array in stored) / len(reader)
     print(f"[{label}] {bytes_each:,.0f} bytes of vectors per passage", flush=True)
-    return {"passages": len(source), "vectors": len(stored[0]), "bytes_per_passage": bytes_each}
+    return {"passages": len(reader), "vectors": len(stored[0]), "bytes_per_passage": bytes_each}

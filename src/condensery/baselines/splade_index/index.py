@@ -19,7 +19,6 @@ from condensery.models.biencoder import QUERY
 from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
 from condensery.retrieval.indexes.dense import device_of_search
-from condensery.retrieval.indexes.encoding import EncoderInput
 from condensery.retrieval.ranking import Ranking, ordered
 from condensery.retrieval.shards import compute_in_shards
 from condensery.stages.base import Context
@@ -29,6 +28,7 @@ from condensery.system.progress import SILENT, ProgressTask
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, flatten
+from condensery.tokens.text_reader import TextReader
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
@@ -131,24 +131,24 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     tokens = Tokens(context.input("tokens"))
     model, _, length = load_sparse_encoder(context.input("model"))
     model = with_cast_weights(model.to(device).eval(), config.precision)
-    source = EncoderInput(tokens.passages, tokens.vocabulary, length, tokens.titles)
+    reader = TextReader(tokens.passages, tokens.vocabulary, length, tokens.titles)
 
     def encoded(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
-        parts = source.chunks(np.arange(part.start, part.stop), config.chunk_tokens)
+        parts = reader.chunks(np.arange(part.start, part.stop), config.chunk_tokens)
         vectors = _sparse(model, parts, part.stop - part.start, config.precision)
         task.advance(part.stop - part.start)
         return dict(zip(ARRAYS, (vectors.data, vectors.indices.astype(np.int32), np.diff(vectors.indptr)), strict=True))
 
-    compute_in_shards(encoded, len(source), folder / "counts.npy", label, size=config.shard_size, unit="texts")
+    compute_in_shards(encoded, len(reader), folder / "counts.npy", label, size=config.shard_size, unit="texts")
     reference = context.artifact("model")
-    about = {"method": "splade", "passages": len(source), "model": f"{reference.kind}/{reference.id}"}
+    about = {"method": "splade", "passages": len(reader), "model": f"{reference.kind}/{reference.id}"}
     about |= {"dim": model.hidden_size, "precision": config.precision, "chunk_tokens": config.chunk_tokens}
     write_json(folder / "index.json", about)
     stored = {name: load_array(folder / f"{name}.npy", mapped=True) for name in ARRAYS}
     if not len(stored["terms"]):
         raise UserError(f"stages.{label}: no passage has a term; train its encoder with a smaller passage_flops")
-    found = {"bytes_per_passage": sum(array.nbytes for array in stored.values()) / len(source)}
-    found["terms_per_passage"] = len(stored["terms"]) / len(source)
+    found = {"bytes_per_passage": sum(array.nbytes for array in stored.values()) / len(reader)}
+    found["terms_per_passage"] = len(stored["terms"]) / len(reader)
     message = ", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items())
     print(f"[{label}] {message}", flush=True)
-    return {"passages": len(source), **found}
+    return {"passages": len(reader), **found}

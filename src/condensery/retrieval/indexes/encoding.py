@@ -8,7 +8,7 @@ Shapes: b rows per chunk, d dimensions.
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,58 +29,47 @@ from condensery.retrieval.shards import compute_in_shards
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.system.files import load_array, read_json, save_array, write_json
 from condensery.system.progress import SILENT, ProgressTask, progress
-from condensery.tokens.batches import Chunk, chunks, text_rows
-from condensery.tokens.prefixes import NONE
+from condensery.tokens.batches import Chunk
 from condensery.tokens.spans import SPECIAL_TOKENS
-from condensery.tokens.store import TokenStore
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.text_reader import TextReader
 
 Encode = Callable[[Chunk], Tensor]  # token ids of b texts -> their vectors (b, d)
 
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """Builds the encoder inputs of texts: [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP].
-
-    ``len`` gives the number of encoder inputs.
+    """The encoder inputs of texts. ``len`` gives their number.
 
     Attributes:
-        texts: token ids of the texts.
-        vocabulary: supplies the ids of the special tokens.
-        max_length: maximum length of an encoder input in tokens, special tokens included.
-        titles: token ids of the titles.
-        prefix: (p,), token ids inserted after each [CLS].
+        reader: builds the encoder inputs.
         windows: maximum number of windows encoded per text. Each window is one encoder input, and begins with the title.
         rows: (n,), indices of the texts to encode; None = all texts.
     """
 
-    texts: TokenStore
-    vocabulary: Vocabulary
-    max_length: int
-    titles: TokenStore | None = None
-    prefix: NDArray[np.int64] = field(default_factory=lambda: NONE)
+    reader: TextReader
     windows: int = 1
     rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         if self.rows is not None:
             return len(self.rows)
-        return len(self.texts) if self.windows == 1 else len(self.cut.texts)
+        return len(self.reader) if self.windows == 1 else len(self.cut.texts)
 
     @cached_property
     def cut(self) -> Windows:
         """The windows of all texts."""
-        return cut(self.texts.lengths, self._room(), self.windows)
+        return cut(self.reader.texts.lengths, self._room(), self.windows)
 
     def unread(self) -> float:
         """Return the share of the texts whose last tokens are in no window."""
-        return float((self.texts.lengths > self.windows * self._room()).mean())
+        return float((self.reader.texts.lengths > self.windows * self._room()).mean())
 
     def _room(self) -> NDArray[np.int64]:
         """Return the number of tokens (P,) that a window holds of each text, without title and special tokens."""
-        room = np.full(len(self.texts), self.max_length - SPECIAL_TOKENS - len(self.prefix))
-        if self.titles is not None:
-            before = self.titles.lengths + (self.titles.lengths > 0)  # title and [SEP]
+        reader = self.reader
+        room = np.full(len(reader), reader.length - SPECIAL_TOKENS - len(reader.prefix))
+        if reader.titles is not None:
+            before = reader.titles.lengths + (reader.titles.lengths > 0)  # title and [SEP]
             room = room - np.minimum(before, room - 1)
         return room
 
@@ -94,10 +83,8 @@ class EncoderInput:
             rows = self.rows[rows]
         if self.windows > 1:
             rows, skipped = self.cut.texts[rows], self.cut.skipped[rows]
-            hidden = np.stack([self.texts.starts[rows], skipped], axis=1)
-        read = (self.vocabulary, self.max_length, self.titles)
-        flat, starts = text_rows(self.texts, rows, *read, hidden=hidden, prefix=self.prefix)
-        return chunks(flat, starts, budget, self.vocabulary.pad)
+            hidden = np.stack([self.reader.texts.starts[rows], skipped], axis=1)
+        return self.reader.chunks(rows, budget, hidden=hidden)
 
 
 def shard_ranges(texts: int, shard_size: int) -> list[tuple[int, int]]:

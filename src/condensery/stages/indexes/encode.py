@@ -24,6 +24,7 @@ from condensery.system.files import read_json
 from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.prefixes import Prefixes
+from condensery.tokens.text_reader import TextReader
 from condensery.tokens.tokenizer import check_same_tokenizer
 
 REPORTED = 0.1  # a line is printed if at least this share of the passages is not read whole
@@ -46,14 +47,12 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     lengths = retriever.query_length, retriever.passage_length
     own = retriever.model.settings
     before = Prefixes.of(context.input("model"), own.query_prefix, own.passage_prefix, lengths)
-    passages = EncoderInput(
-        tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage, config.windows
-    )
-    questions = EncoderInput(
-        tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query, rows=_asked(config, context)
-    )
+    reader = TextReader(tokens.passages, tokens.vocabulary, lengths[1], tokens.titles, before.passage)
+    passages = EncoderInput(reader, config.windows)
+    reader = TextReader(tokens.queries, tokens.vocabulary, lengths[0], prefix=before.query)
+    questions = EncoderInput(reader, rows=_asked(config, context))
     if group.rank == 0 and (unread := passages.unread()) >= REPORTED:
-        longer = f"{unread:.0%} of the passages are longer than the {passages.max_length} tokens that the encoder reads"
+        longer = f"{unread:.0%} of the passages are longer than the {lengths[1]} tokens that the encoder reads"
         context.say(f"{longer} (stage.encode.windows={2 * config.windows} reads more)")
     encoder = "{0.kind}/{0.id}".format(context.artifact("model"))
     encoding = Encoding(

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 from condensery.errors import UserError
 from condensery.system.files import expanded
 from condensery.text.formats import CollectionWriter
-from condensery.text.formats.beir import document_of, question_files, read_questions
+from condensery.text.formats.beir import document_of
+from condensery.text.formats.qrels import question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import field, read_objects
 from condensery.text.records import Document, Passage

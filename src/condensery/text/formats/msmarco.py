@@ -13,7 +13,8 @@ from condensery.errors import MissingDataError, UserError, number_of
 from condensery.keys import Keys
 from condensery.system.inputs import anything
 from condensery.text.formats import CollectionWriter
-from condensery.text.formats.beir import NO_DOCUMENTS, read_qrels
+from condensery.text.formats.beir import NO_DOCUMENTS
+from condensery.text.formats.qrels import read_qrels
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_columns
 from condensery.text.records import Document, Passage, Query

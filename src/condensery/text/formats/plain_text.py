@@ -13,7 +13,7 @@ from pydantic import Field
 from condensery.errors import UserError
 from condensery.system.inputs import FOLDER, HEAD, opened, standing
 from condensery.text.formats import CollectionWriter
-from condensery.text.formats.beir import question_files, read_questions
+from condensery.text.formats.qrels import question_files, read_questions
 from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage, percent_encoded
