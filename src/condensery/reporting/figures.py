@@ -1,7 +1,8 @@
 """Draw the types of figures that the reproduced papers contain.
 
 The types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of training runs.
-Each figure is drawn from lines of numbers of any origin, and is written as PNG, as SVG, and as CSV with the numbers.
+The input of a figure is its lines (``Line``), wherever their numbers come from. The output is a PNG, an SVG, and a CSV file
+with the numbers.
 """
 
 import textwrap
