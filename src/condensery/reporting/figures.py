@@ -1,8 +1,7 @@
 """Draw the types of figures that the reproduced papers contain.
 
 The types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of training runs.
-The input of a figure is its lines (``Line``), wherever their numbers come from. The output is a PNG, an SVG, and a CSV file
-with the numbers.
+Each figure is drawn from given numbers, wherever they come from. It is written as PNG, as SVG, and as CSV with the numbers.
 """
 
 import textwrap
