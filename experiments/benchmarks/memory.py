@@ -1,4 +1,4 @@
-"""Measure the peak memory of a coCondenser step with the gradient cache, for two batch sizes in two processes.
+"""Measure the peak memory of a coCondenser step with the gradient cache, for two batch sizes, each in a process of its own.
 
     python experiments/benchmarks/memory.py [shape=B] [precision=fp32] [spans=64] [times=16] [threads=1]
 

@@ -211,7 +211,7 @@ def loaded(folder: Path) -> Any:
 
 
 def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, Any], budget: Budget) -> Any:
-    """Return triplets mined for the pairs, as a data set. Raises ``UserError`` if there are none, or no budget is left."""
+    """Return triplets mined for the pairs, as a data set. Raises ``UserError`` if there are none, or if no budget is left."""
     from sentence_transformers.util import mine_hard_negatives
 
     with mixed(wanted["precision"]):

@@ -64,12 +64,12 @@ COLLECTIONS = [
 
 
 def exponent(cost: dict[float, float]) -> float:
-    """Return the exponent of a power of the size, by least squares of the logarithms."""
+    """Return b of the power law cost = a size^b, fitted to the costs by least squares of the logarithms."""
     return float(np.polyfit(np.log(list(cost)), np.log(list(cost.values())), 1)[0])
 
 
 def slope(cost: dict[float, float]) -> tuple[float, float]:
-    """Return the cost of one more unit, and the cost at size 0, by least squares of the relative differences."""
+    """Return the cost of one more unit and the cost at size 0, from a line fitted by least squares of relative errors."""
     sizes, values = (np.array(list(column), float) for column in (cost.keys(), cost.values()))
     columns = np.stack([sizes, np.ones(len(sizes))], axis=1) / values[:, None]
     found, *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)

@@ -38,9 +38,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
     cases. On other devices the fused kernel is faster, most of all for long rows (``experiments/benchmarks/attention.py``).
 
     Shape:
-        query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). visible (b or 1, 1, m or 1, t) is True where
-        the query attends to the key; each query needs at least one such key. None = all queries attend to all keys. A
-        float visible, (b or 1, h, m, t), is added to the scores instead.
+        query (b, h, m, e); key and value (b, h, t, e); the result (b, h, m, e). A bool ``visible``, (b or 1, 1, m or 1, t),
+        is True where a query attends to a key; each query needs at least one such key. A float ``visible``,
+        (b or 1, h, m, t), is added to the scores. None = all queries attend to all keys.
     """
     fused = p == 0.0 and (query.dtype != torch.bfloat16 or torch.is_inference_mode_enabled() or key.shape[-2] > _LONG)
     if query.device.type != "cpu" or fused:

@@ -58,7 +58,7 @@ def needs_value(key: str) -> UserError:
 
 
 def base_of(key: str) -> str:
-    """Return a hint if the command is why a key has no value: if it removes the key, or adds its stage by ``base=NAME``.
+    """Return a hint if a key has no value because the command removes the key, or adds its stage by ``base=NAME``.
 
     A base may be for other recipes. ``stage=KIND`` removes the defaults of all other kinds of stages.
     """

@@ -208,7 +208,7 @@ class _Builder:
         This step is the last, because ids depend on the content of files, and faults of the config are reported first.
 
         Args:
-            dry: whether the run is a dry run, where the error about a missing input of known size is returned, not raised.
+            dry: whether the run is a dry run; then the error about a missing input of known size is returned, not raised.
 
         Raises:
             UserError: an input is missing.

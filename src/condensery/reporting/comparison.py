@@ -241,7 +241,7 @@ def _fits(row: Row, column: ColumnLayout, columns: Sequence[ColumnLayout], colle
 
 
 def _values(row: Row, key: str, otherwise: str) -> Sequence[str]:
-    """Return a row's values of a config key: ``otherwise`` if its stages lack the key (as BM25 may), none if unknown."""
+    """Return a row's values of a config key: [``otherwise``] if its stages lack the key (as BM25 may), [] if unknown."""
     return row.settings.get(key, row.configs.get(key, [otherwise] if row.configs else []))
 
 

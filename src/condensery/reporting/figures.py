@@ -1,7 +1,7 @@
 """Draw the types of figures that the reproduced papers contain.
 
 The types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of training runs.
-Each figure is drawn from lines of numbers of any origin, and is written as PNG, as SVG, and as CSV with the numbers.
+Each figure is drawn from given numbers, wherever they come from. It is written as PNG, as SVG, and as CSV with the numbers.
 """
 
 import textwrap

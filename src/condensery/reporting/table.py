@@ -275,8 +275,8 @@ class Measured:
     Attributes:
         names: names of the lines.
         metrics: metric of each column.
-        seeds: for each line and column, the rows of its seeds; empty if nothing was measured.
-        where: name of the collection, if blocks of several collections must be distinguished; otherwise empty.
+        seeds: for each line and column, one row per seed; empty if nothing was measured.
+        where: name of the collection, if the table has blocks of several collections; otherwise empty.
     """
 
     names: Sequence[str]

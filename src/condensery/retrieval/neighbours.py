@@ -1,7 +1,7 @@
 """Sparse similarity matrix of queries and passages, built from lists of nearest neighbours.
 
-The matrix has an entry for a pair if the passage is among the query's k nearest passages, or the query among the passage's
-k nearest queries (Zhao et al. 2023, §3.2). All other pairs get a default similarity, which is stored as 0:
+The matrix has an entry for a pair if the passage is among the query's k nearest passages, or if the query is among the
+passage's k nearest queries (Zhao et al. 2023, §3.2). All other pairs get a default similarity, which is stored as 0:
 
 - For BM25 the default is 0, the score of a pair that shares no term.
 - For inner products the default is their mean over all pairs, which is subtracted from the entries. The subtraction shifts

@@ -347,7 +347,7 @@ class Context:
         return list(self.made_from[field])
 
     def artifact(self, field: str) -> Artifact:
-        """Return the single input artifact of ``field``. Raises ``LookupError`` if it holds a reserved word or null."""
+        """Return the only input artifact of ``field``. Raises ``LookupError`` if the field holds a reserved word or null."""
         return self.made_from[field][0]
 
     def inputs(self, field: str) -> list[Path]:
@@ -355,7 +355,7 @@ class Context:
         return [artifact.path for artifact in self.made_from[field]]
 
     def input(self, field: str) -> Path:
-        """Return the folder of the single input artifact of ``field``."""
+        """Return the folder of the only input artifact of ``field``."""
         return self.artifact(field).path
 
     def place(self, key: str = "") -> str:

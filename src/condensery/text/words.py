@@ -154,7 +154,7 @@ def is_blank(text: str) -> bool:
 
 
 def between_letters(text: str, at: int) -> int:
-    """Return the last index up to ``at`` where a cut separates no letter from its combining marks; at least 1."""
+    """Return ``at``, moved left until a cut there separates no letter from its combining marks, but not below 1."""
     while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
         at -= 1
     return at

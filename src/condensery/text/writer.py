@@ -181,8 +181,8 @@ class CollectionWriter:
     def add_query(self, query: Query, where: str = "", split: str | None = None) -> None:
         """Append a query, or leave it out and count it in ``unjudged_queries``.
 
-        A query is kept if it is judged, if ``split`` is given, if ``unlabelled_queries`` is ``unjudged``, or if the input has
-        no judgements at all. Every other query is left out.
+        A judged query is kept. Another query is kept only if ``split`` is given, ``unlabelled_queries`` is ``unjudged``, or
+        the whole input has no judgements.
 
         Args:
             query: the query.

@@ -74,7 +74,7 @@ class TokenStore:
         return self.tokens[self.starts[index] : self.starts[index + 1]]
 
     def sentence_spans(self, index: int) -> list[tuple[int, int]]:
-        """Return (start, tokens) of each sentence of one text; an empty list without tokens or recorded sentences."""
+        """Return (start, tokens) of each sentence of one text; [] if the text is empty or the store has no sentences."""
         if self.sentences is None:
             return []
         first, last = int(self.starts[index]), int(self.starts[index + 1])

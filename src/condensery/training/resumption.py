@@ -128,7 +128,7 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` if the run would end before the checkpoint's step, or the length of an epoch differs.
+        """Raise ``UserError`` if the run would end before the checkpoint's step, or if its epochs have another length.
 
         Args:
             steps: number of steps of the whole run.

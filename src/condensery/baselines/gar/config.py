@@ -35,7 +35,7 @@ class QueryContextsConfig(StageConfig):
     split: Split = "train"
     """the split whose judged queries are used"""
     targets: Annotated[list[Literal["answer", "sentence", "title"]], Field(min_length=1)] | None = None
-    """what is collected, such as [answer]; null: answer, sentence and title. The paper trains a model for each"""
+    """texts that are collected, such as [answer]; null: all three. The paper trains one model for each of the three"""
     titles: Count = 5
     """maximum number of titles of a query's relevant passages, which are written one after another with commas"""
 

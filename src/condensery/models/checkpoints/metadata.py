@@ -201,7 +201,7 @@ def check_compares(folder: Path) -> None:
 
 
 def _value(path: Path, key: str) -> Any:
-    """Return the value of a key in a JSON file; None if there is none, or no file."""
+    """Return the value of a key in a JSON file; None if the file or the key does not exist."""
     about = read_json(path) if path.is_file() else {}
     return about.get(key) if isinstance(about, dict) else None
 

@@ -62,7 +62,7 @@ _PAUSE = 0.2  # seconds between two checks
 _PEERS = 40.0  # seconds that Ray may need to report a lost node, after processes that worked with it have failed
 _ALONE = DistributedProcess(0, 1, 0, 1)
 ending = threading.Event()
-"""Set to make the threads that wait for tasks cancel them and end."""
+"""An event. When it is set, the threads that wait for tasks cancel the tasks and end."""
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ class ApproximateIndex:
         return None
 
     def _found(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Search on the GPU, or on the CPU if there is no GPU copy, or if k or nprobe exceeds FAISS's limit on GPUs."""
+        """Search on the GPU. Without a GPU copy, or with k or nprobe above FAISS's limit on GPUs, search on the CPU."""
         found: tuple[Vectors, NDArray[np.int64]] | None = None
         with suppress(RuntimeError):
             found = self.on_gpu.search(vectors, k) if self.on_gpu is not None else None

@@ -40,7 +40,7 @@ QUERY_ROWS = "query_rows.npy"  # rows of the encoded queries, if only some queri
 
 
 def device_of_search(device: str | None) -> str:
-    """Return the device of a search: ``device``, or if it is None, the GPU if there is one and the CPU otherwise.
+    """Return the device of a search: ``device``; for None the GPU if there is one, and otherwise the CPU.
 
     On "cpu", the search uses FAISS, or NumPy for a single query.
     """

@@ -28,8 +28,8 @@ OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
 def check_factory(factory: str, on_disk: bool = False) -> None:
     """Raise ``UserError`` if there is no dimension of vectors for which FAISS can build the described index.
 
-    The error is also raised if the index does not rank by inner product, or with ``on_disk``, if it has no inverted lists
-    that can lie on disk.
+    The error is also raised if the index does not rank by inner product, or if ``on_disk`` is set and the index has no
+    inverted lists that can lie on disk.
     """
     check_values(factory)
     try:

@@ -155,7 +155,7 @@ class Searcher(ABC):
         return self._score(queries, rows.astype(np.int64, copy=False))
 
     def _check(self, queries: Sequence[str]) -> list[str]:
-        """Return the queries as a list. Raise ``UserError`` if nothing is indexed, or a query is not a string."""
+        """Return the queries as a list. Raise ``UserError`` if nothing is indexed, or if a query is not a string."""
         if not self._ids:
             raise UserError("search: nothing is indexed yet; call index(passages) first")
         return whole_texts(queries, "search: query")

@@ -165,7 +165,7 @@ class FuseConfig(StageConfig):
         return self.method == "weighted" and self.weights is None
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report that weights cannot be chosen, because a retriever ranks another split, or the metric is unmeasurable."""
+        """Report that weights cannot be chosen if a retriever ranks another split or the metric is unmeasurable."""
         if not self.chooses:
             return None
         advice = f", so weights cannot be chosen on {self.split}; set weights, one for each retriever"

@@ -135,7 +135,7 @@ class Repository:
         return config in self.configs if self.configs else any(_names(config, path) for path in self.data)
 
     def select(self, config: str | None, split: str | None) -> list[str]:
-        """Return the sorted files of a configuration (None: the default) and a split (None: all).
+        """Return the sorted files of a configuration (None = the default) and a split (None = all).
 
         If the README lists no configurations, the names of files and folders decide, as in the library ``datasets``.
 

@@ -39,7 +39,7 @@ class EncoderModule(TrainingModule):
         self.tokenizer = tokenizer
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` if data and encoder have different vocabularies, or an input is too long for the encoder."""
+        """Raise ``UserError`` if data and encoder differ in vocabulary, or if inputs are too long for the encoder."""
         super().on_fit_start()
         data = self._data
         other = getattr(data, "tokenizer_folder", None)

@@ -104,7 +104,7 @@ class TrainingModule(pl.LightningModule):
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
-        """Raise ``UserError`` if the precision cannot train, no weight requires a gradient, or a callback has no effect."""
+        """Raise ``UserError`` if the precision or a callback does not fit training, or if no weight requires a gradient."""
         self._resumption = Resumption(self)
         if stage == "fit":
             check_trainer_precision(str(self.trainer.precision))
@@ -144,7 +144,7 @@ class TrainingModule(pl.LightningModule):
         return self._data.batches_an_epoch() if hasattr(self._data, "batches_an_epoch") else None
 
     def on_fit_start(self) -> None:
-        """Raise ``UserError`` if the data module does not fit this module, or the trainer shards the weights.
+        """Raise ``UserError`` if the data module does not fit this module, or if the trainer shards the weights.
 
         The gradient cache does not support sharded weights.
         """
@@ -262,7 +262,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def _data(self) -> Any:
-        """The trainer's data module; None if there is no data module, or no trainer yet."""
+        """The trainer's data module; None if there is no data module or no trainer yet."""
         return getattr(self._trainer, "datamodule", None)
 
     def _record(self, values: dict[str, Any]) -> None:
