@@ -46,7 +46,7 @@ smoke: .venv/.installed ## a test of the installation: a recipe of a few steps o
 test: .venv/.installed-dev ## all tests except the slow ones, in one process per core
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-test-slow: .venv/.installed-dev ## the tests that take minutes
+test-slow: .venv/.installed-dev ## the slow tests: whole recipes, kills, and the many values of tests of which `make test` takes a few
 	$(BIN)/python -m pytest -m slow
 
 gpu-report: .venv/.installed-dev ## the measurements that need a GPU, on one page, in 30 minutes; device=cpu tests the command

@@ -88,6 +88,7 @@ COMMANDS = {  # each once, with the page that has it
         if "NAME" not in command
     },
 }
+GROUPS = {"-m", *(folder.name for folder in (PROJECT / "conf").iterdir() if folder.is_dir())}
 # with these keys alone a command is one that test_recipes composes
 PLAIN = {"experiment", "data", "data.root", "stage.read_sts.root", "seed", "ask", "dry_run", "jobs"}
 
@@ -138,7 +139,20 @@ def filled(words: list[str], roots: dict[str, Path], folder: Path) -> list[str]:
     return [*(word for word in given if word.partition("=")[0] not in named), *own]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: f"{COMMANDS[words]}: {' '.join(words)[:80]}")
+def repeated(words: tuple[str, ...]) -> bool:
+    """Whether a command composes the same files as an earlier one, and differs from it in single values."""
+    return files_of(words) in map(files_of, [*COMMANDS][: [*COMMANDS].index(words)])
+
+
+def files_of(words: tuple[str, ...]) -> set[str]:
+    return {word for word in words if word.partition("=")[0] in GROUPS}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=pytest.mark.slow if repeated(words) else ()) for words in COMMANDS],
+    ids=lambda words: f"{COMMANDS[words]}: {' '.join(words)[:80]}",
+)
 def test_a_command_composes(
     words: tuple[str, ...],
     roots: dict[str, Path],  # noqa: F811

@@ -17,6 +17,7 @@ from error_lines import names
 from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.sweeper import Sweeper
 from paq_files import write_paq
+from slow import slow_except
 from small_runs import (
     MODEL,
     PROJECT,
@@ -112,9 +113,6 @@ ABLATIONS = {  # settings and seeds of each
 }
 # By recipe: a digest of the ids of all artifacts. Where it changes, what users have is made anew: say so in the changelog
 IDS = Path(__file__).with_name("recipe_ids.json")
-LONG = {"ablation/query_number", "ablation/low_data", "ablation/wiki_sections", "ablation/pretraining_steps"}
-LONG |= {"ablation/contrast_batch", "ablation/pretraining_speed"}
-LONG |= {"ablation/warm_start_squad"}  # composed by itself below
 SHARED = {  # stages that jobs share, and how many of them there are: one set of queries, a start for each seed
     **{name: {"queries": 1, "warm": seeds} for name, (_, seeds) in ABLATIONS.items()},
     "ablation/low_data": {"bm25": 1, "warm": 3, "mlm": 3, "cocondenser": 3},
@@ -338,7 +336,14 @@ def test_every_recipe_composes_to_a_graph(
 
 
 @pytest.mark.parametrize(
-    "recipe", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ABLATIONS]
+    "recipe",
+    slow_except(
+        ABLATIONS,
+        "ablation/pretraining",
+        "ablation/stsb",
+        "ablation/rocketqa",
+        "ablation/batch_scheduling",
+    ),
 )
 def test_every_ablation_is_a_sweep_over_any_collection(
     recipe: str, roots: dict[str, Path], tmp_path: Path, named_apart: Callable[[], int]
@@ -361,7 +366,13 @@ SWEEPS = [
 
 
 @pytest.mark.parametrize(
-    "recipe", [*SWEEPS, *(name for name in RECIPES if re.match("mixed_context|query_number", name))]
+    "recipe",
+    slow_except(
+        [*SWEEPS, *(name for name in RECIPES if re.match("mixed_context|query_number", name))],
+        "condenser_wiki_sections",
+        "cocondenser_beir",
+        "mixed_context_msmarco",
+    ),
 )
 def test_jobs_of_every_sweep_have_names_of_their_own(
     recipe: str, roots: dict[str, Path], tmp_path: Path, named_apart: Callable[[], int], monkeypatch: pytest.MonkeyPatch
@@ -459,7 +470,7 @@ def test_msmarco_without_data_names_each_missing_file_and_where_to_get_it(tmp_pa
     assert not list(tmp_path.glob("out/*")), "nothing was begun"
 
 
-@pytest.mark.parametrize("recipe", ON_WEB)
+@pytest.mark.parametrize("recipe", slow_except(ON_WEB, *ON_WEB[::5]))
 def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path: Path) -> None:
     (tmp_path / "marco").mkdir()
     done = run_command(f"experiment={recipe}", f"data.root={tmp_path / 'marco'}", f"output_root={tmp_path / 'out'}")
@@ -471,11 +482,7 @@ def test_recipes_on_the_web_documents_name_what_is_missing(recipe: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        *DOWNLOADED,
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ON_MARCO if name not in DOWNLOADED),
-    ],
+    "recipe", slow_except(ON_MARCO, "cocondenser_msmarco", "released_msmarco", "doc2query_msmarco")
 )
 def test_missing_files_of_msmarco_offer_a_command_that_downloads_them(
     recipe: str, roots: dict[str, Path], tmp_path: Path
@@ -577,6 +584,7 @@ def test_squad_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None
     assert list(metrics_of(done.folder)) == ["BM25", *SMALL_ROWS]
 
 
+@pytest.mark.slow
 def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     sizes = ["++stage.finetune={train_queries: 6},{train_queries: null}", "seed=1"]
@@ -594,6 +602,7 @@ def test_fewer_queries_train_from_the_same_checkpoints(roots: dict[str, Path], t
     ]
 
 
+@pytest.mark.slow
 def test_the_speed_of_pretraining_is_read_off_a_sweep(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv", "seed=1"]
     given += [one for one in FEW if "pretrain_cocondenser" not in one]
@@ -609,6 +618,7 @@ def test_the_speed_of_pretraining_is_read_off_a_sweep(roots: dict[str, Path], tm
     assert "reaches coCondenser's score" in done.out
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_warm_start_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = "ablation/warm_start_squad"
     given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW]
@@ -620,6 +630,7 @@ def test_the_parts_of_the_warm_start_run_to_their_table(roots: dict[str, Path], 
         assert len({_weights(done.folder, f"{part}{end}") for part in parts}) == len(parts), "each part does something"
 
 
+@pytest.mark.slow
 def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     few = [*FEW, "stages.half_way.steps=2", "stages.refreshed.steps=2"]
@@ -633,6 +644,7 @@ def test_rounds_and_pools_of_hard_negatives_run_to_their_table(roots: dict[str, 
         assert order == sorted(order), "each round mines with the retriever of the last"
 
 
+@pytest.mark.slow
 def test_each_pretraining_has_a_second_round_with_negatives_of_its_own(roots: dict[str, Path], tmp_path: Path) -> None:
     given = ["data=squad", f"data.root={roots['cocondenser_squad']}", f"output_root={tmp_path}", "logger=csv"]
     done = run_command("experiment=ablation/second_round", *given, *FEW, *MODEL).sound()
@@ -655,6 +667,7 @@ def test_each_pretraining_has_a_second_round_with_negatives_of_its_own(roots: di
         assert index == (stages / f"{prefix}round1.index").resolve().name, "what its own first round finds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [ON_SENTENCES[0], pytest.param(ON_SENTENCES[1], marks=pytest.mark.slow)])
 def test_sentence_tasks_run_to_their_table(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
@@ -716,6 +729,7 @@ def test_local_text_becomes_a_checkpoint_that_loads_and_a_fusion_that_answers(
     assert about["weights"][0] > about["weights"][1] > 0, "BM25 counts more, the encoder too"
 
 
+@pytest.mark.slow
 def test_local_text_with_queries_runs_to_its_table(roots: dict[str, Path], tmp_path: Path) -> None:
     root = roots["cocondenser_local_queries"]
     recipe = ["experiment=cocondenser_local_queries", f"data.root={root}", f"output_root={tmp_path}", "logger=csv"]
@@ -750,6 +764,7 @@ def test_wikipedia_goes_on_from_a_checkpoint_in_a_folder(roots: dict[str, Path],
     assert (done.folder / "stages" / "condenser" / "condenser_head.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_attention_is_measured_on_sections_of_another_collection(roots: dict[str, Path], tmp_path: Path) -> None:
     recipe = "attention_entropy_sections"
     given = [f"data.root={roots[recipe]}", *sentences_of(recipe, roots), f"output_root={tmp_path}", "logger=csv"]
@@ -768,6 +783,7 @@ def test_attention_is_measured_on_sections_of_another_collection(roots: dict[str
     assert (done.folder / "figures" / "entropy.png").is_file()
 
 
+@pytest.mark.slow
 def test_adaptive_batches_are_validated_on_candidates_and_drawn(roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots['abs_msmarco']}", f"output_root={tmp_path}", "logger=csv", *MODEL, *FEW]
     given += ["stage.finetune.train_queries=null", "stage.finetune.validate_every=1", "figures.scheduling=null"]
@@ -872,6 +888,7 @@ def marco(roots: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> l
     return [*given, "backbone.max_positions=160", *few, *writing]
 
 
+@pytest.mark.slow
 def test_query_as_context_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
     from condensery.tokens.artifacts import Queries
 
@@ -885,6 +902,7 @@ def test_query_as_context_on_msmarco_runs_to_its_table(marco: list[str]) -> None
     assert {"query_as_context", "queries_round2"} <= set(again.computed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "rows"),
     [
@@ -909,6 +927,7 @@ def test_a_condenser_goes_on_with_msmarco(marco: list[str], roots: dict[str, Pat
     assert list(metrics_of(done.folder)) == ["BM25", "BERT", "Condenser", "Condenser, continued"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["cocondenser_nq", pytest.param("cocondenser_triviaqa", marks=pytest.mark.slow)])
 def test_open_domain_questions_run_to_their_table(recipe: str, roots: dict[str, Path], tmp_path: Path) -> None:
     given = [f"data.root={roots[recipe]}", f"output_root={tmp_path}", "logger=csv", *MODEL]
@@ -976,6 +995,7 @@ def test_msmarco_documents_run_to_a_table_of_both_query_sets(roots: dict[str, Pa
     assert "average" not in header
 
 
+@pytest.mark.slow
 def test_a_retriever_is_measured_on_a_list_of_beir_folders(roots: dict[str, Path], tmp_path: Path) -> None:
     first = roots["cocondenser_beir"]
     trained = run_command(
@@ -1029,6 +1049,7 @@ def test_tevatron_lines_run_to_a_table(tmp_path: Path) -> None:
     assert not {*left_out} & {path.name for path in (done.folder / "stages").iterdir()}
 
 
+@pytest.mark.slow
 def test_ict_on_wikipedia_gives_a_checkpoint(roots: dict[str, Path], tmp_path: Path) -> None:
     root = roots["ict_wikipedia"]
     done = run_command(
@@ -1087,6 +1108,7 @@ ROCKETQA_NQ = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rocketqa_on_native_questions_labels_those_without_a_positive(tmp_path: Path) -> None:
     root = write_dpr(tmp_path / "nq", TEXT)
     file = root / "biencoder-nq-train.json"
@@ -1105,6 +1127,7 @@ def test_rocketqa_on_native_questions_labels_those_without_a_positive(tmp_path: 
     ]
 
 
+@pytest.mark.slow
 def test_rocketqa_on_questions_that_all_have_a_positive_ends_before_it_trains(
     roots: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -1123,6 +1146,7 @@ def test_rocketqa_on_questions_that_all_have_a_positive_ends_before_it_trains(
     assert list(metrics_of(without.folder)) == ["BM25", *ROCKETQA[:-1]]
 
 
+@pytest.mark.slow
 def test_reranking_on_msmarco_runs_to_its_table(marco: list[str]) -> None:
     done = run_command(
         "experiment=rerank_msmarco", *marco, *SCRATCH, "stages.cocondenser.epochs=null", "stage.rerank.depth=20", *CROSS

@@ -285,6 +285,7 @@ def test_what_is_missing_or_in_the_way_is_one_line(
     names(fault(), "accelerate_of_nobody", "pip install 'sentence-transformers[train]>=6'")
 
 
+@pytest.mark.slow
 def test_its_commands_make_a_row_of_a_table(
     program: ModuleType,
     project: Path,

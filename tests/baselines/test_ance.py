@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import textbook
 import torch
 from forked import run_processes
+from slow import slow_except
 from small_runs import MODEL, check_refused, metrics_of, run_command, some_text, write_beir, write_marco
 from torch import Tensor, distributed
 
@@ -117,7 +118,7 @@ def test_through_the_cache_the_gradient_is_that_of_every_pair_by_itself(tmp_path
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("in_batch", [False, True])
+@pytest.mark.parametrize("in_batch", slow_except([False, True], True))
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(in_batch: bool, tmp_path: Path) -> None:
     report = check_gradients(module(0.1, in_batch=in_batch), refreshed(tmp_path), processes=2, frozen=False)
     assert report, report
@@ -220,7 +221,8 @@ class Stop(pl.Callback):
 
 
 @pytest.mark.parametrize(
-    ("step", "workers"), [(3, 0), (4, 0), (7, 0), (8, 0), (11, 0), pytest.param(8, 1, marks=pytest.mark.slow)]
+    ("step", "workers"),
+    slow_except([(3, 0), (4, 0), (7, 0), (8, 0), (11, 0), pytest.param(8, 1, marks=pytest.mark.slow)], 4),
 )
 def test_a_run_stopped_anywhere_ends_bit_identical(step: int, workers: int, tmp_path: Path) -> None:
     whole, _ = train(tmp_path, "whole")
@@ -254,6 +256,7 @@ def in_processes(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_train_to_the_weights_of_one(tmp_path: Path) -> None:
     one, _ = train(tmp_path, "one", made=module(), checkpoint_every=0)
     begin = {name: weight.detach() for name, weight in module().named_parameters()}
@@ -270,6 +273,7 @@ def test_two_processes_train_to_the_weights_of_one(tmp_path: Path) -> None:
         assert (np.asarray(mine.passage_rows) == np.asarray(its.passage_rows)).mean() > 0.95  # rounding may swap two
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_to_its_table_and_a_second_run_reuses_it(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=24, seed=5))
     kinds = ("pretrain_cocondenser", "finetune", "finetune_ance")
@@ -286,6 +290,7 @@ def test_the_recipe_runs_to_its_table_and_a_second_run_reuses_it(tmp_path: Path)
     assert "ance" in costs.out
 
 
+@pytest.mark.slow
 def test_on_msmarco_it_runs_to_its_table(tmp_path: Path) -> None:
     root = write_marco(tmp_path / "marco", some_text(documents=24, seed=5))
     few = [f"++stage.{kind}.{key}" for kind in ("finetune", "finetune_ance") for key in ("steps=4", "epochs=null")]

@@ -26,6 +26,7 @@ ROWS += ["RocketQAv2", "ColBERT", "COIL", "ME-BERT", "SPLADE"]
 COSTS = ["milliseconds a query", "bytes a passage", "CPU-seconds of training"]
 
 
+@pytest.mark.slow
 def test_each_row_has_its_quality_and_its_costs(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=12, seed=5))
     given = [

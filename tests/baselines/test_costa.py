@@ -164,6 +164,7 @@ def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Pat
     assert any("with dropout" in outcome.setting for outcome in report.outcomes)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
     trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
 
@@ -172,6 +173,7 @@ TRAINED = ("pretrain_mlm", "pretrain_costa", "finetune")
 FEW = [f"++stage.{kind}.{key}" for kind in TRAINED for key in ("steps=2", "batch_size=6")]
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_to_its_table(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=24, seed=5))
     given = ["data=squad", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *FEW]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from slow import slow_except
 from small_runs import MODEL, amount, costs, metrics_of, run_command, some_text, write_beir
 
 from condensery.models.checkpoints.retrievers import load_retriever
@@ -57,7 +58,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [*given, *MODEL, *FEW]  # without dropout, whose draws differ from process to process
 
 
-@pytest.mark.parametrize("recipe", ROWS)
+@pytest.mark.parametrize("recipe", slow_except(ROWS, "tct_colbert"))
 def test_it_runs_to_its_table(recipe: str, given: list[str]) -> None:
     done = run_command(f"experiment={recipe}", *given, *GIVEN.get(recipe, [])).sound()
     found = metrics_of(done.folder)

@@ -96,6 +96,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_to_its_table_on_generated_queries_and_on_paqs(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=24, seed=5))
     given = ["data=squad", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *TRAINED]

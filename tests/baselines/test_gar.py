@@ -189,6 +189,7 @@ def test_the_loss_is_the_mean_of_the_tokens_log_probabilities_and_its_gradient_d
             torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_stopped_training_ends_with_the_same_weights(tmp_path: Path) -> None:
     def made() -> tuple[GeneratorModule, StepDataModule]:
         generator = generator_of(tmp_path, dropout=0.1)

@@ -186,6 +186,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         module().objective(other)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
     trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
 
@@ -194,6 +195,7 @@ KINDS = ("pretrain_master", "pretrain_cotmae", "finetune")
 FEW = [f"++stage.{kind}.{key}" for kind in KINDS for key in ("steps=2", "batch_size=6")]
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_to_its_table(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=24, seed=5))
     given = ["data=squad", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *FEW]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import textbook
 import torch
+from slow import slow_except
 from small_runs import MODEL, metrics_of, run_command, some_text, write_beir, write_stsb
 from torch import Tensor
 
@@ -114,6 +115,7 @@ def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Pat
     assert report, report
 
 
+@pytest.mark.slow
 def test_it_learns_the_labels_and_a_stopped_run_ends_bit_identical(tmp_path: Path) -> None:
     def run(name: str, steps: int = 12, **others: Any) -> tuple[NliModule, float]:
         made = module(dropout=0.0)
@@ -213,7 +215,7 @@ def given_files(folder: Path) -> list[str]:
     return [*given, f"stage.evaluate_word_vectors.path={folder / 'glove.txt'}", "data=squad", "logger=csv", *MODEL]
 
 
-@pytest.mark.parametrize("recipe", ["bert_nli", "bert_nli_stsb"])
+@pytest.mark.parametrize("recipe", slow_except(["bert_nli", "bert_nli_stsb"], "bert_nli"))
 def test_the_recipes_run_to_their_tables(recipe: str, tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", TEXT)
     kinds = ("finetune_nli", "finetune_sentences")

@@ -137,6 +137,7 @@ def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Pat
     assert [len(part.listed) for part in parts] == [3, 2], "processes have lists of unequal number"
 
 
+@pytest.mark.slow
 def test_both_learn_the_positives_and_to_agree(tmp_path: Path) -> None:
     def loss(steps: int, folder: str) -> float:
         settings = trainings.loop(steps=steps, checkpoint_every=0, validate_every=0)
@@ -147,6 +148,7 @@ def test_both_learn_the_positives_and_to_agree(tmp_path: Path) -> None:
     assert loss(60, "many") < 0.8 * loss(1, "one")
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
     trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(joint_batches(tmp_path))), tmp_path)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import textbook
 import torch
+from slow import slow_except
 from torch import Tensor, nn
 
 from condensery import UserError, check_gradients
@@ -99,7 +100,7 @@ def test_a_token_is_predicted_from_the_tokens_that_the_layers_reach(layers: int,
     assert changed == [place < predicted <= place + reach for predicted in range(1, 12)]
 
 
-@SPANS
+@pytest.mark.parametrize("span", slow_except([1, 2, 5, 100], 2))
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(span: int, tmp_path: Path) -> None:
     report = check_gradients(module(span, dropout=0.2).train(), batches(tmp_path), processes=2)
     assert report, report
@@ -127,6 +128,7 @@ def test_another_decoder_and_a_span_of_nothing_are_one_line() -> None:
         module(0)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> None:
     trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
 
@@ -134,6 +136,7 @@ def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(tmp_path: Path) -> 
 FEW = [f"++stage.{kind}.{key}" for kind in ("pretrain_seed", "finetune") for key in ("steps=2", "batch_size=6")]
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_to_its_table(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=24, seed=5))
     given = ["data=squad", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *FEW]

@@ -9,6 +9,7 @@ import pytest
 import textbook
 import torch
 from safetensors import safe_open
+from slow import slow_except
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification, ElectraConfig, ElectraForMaskedLM
 
@@ -139,7 +140,7 @@ def test_losses_and_gradients_through_chunks_equal_the_papers(predict: Any, tmp_
     assert all(weight.grad is None for weight in made.replacer.parameters())
 
 
-@PREDICT
+@pytest.mark.parametrize("predict", slow_except(["all", "replaced"], "replaced"))
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(predict: Any, tmp_path: Path) -> None:
     made = module(predict, dropout=0.2).train()
     report = check_gradients(made, batches(tmp_path))
@@ -155,6 +156,7 @@ def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(predict: Any,
     assert any("2 processes" in outcome.setting for outcome in report.outcomes)
 
 
+@pytest.mark.slow
 def test_the_generator_stays_as_it_is_and_a_stopped_run_ends_bit_identical(tmp_path: Path) -> None:
     before = module(dropout=0.1)
     whole = trainings.check_stopped_run(lambda: (module(dropout=0.1), StepDataModule(batches(tmp_path))), tmp_path)
@@ -164,6 +166,7 @@ def test_the_generator_stays_as_it_is_and_a_stopped_run_ends_bit_identical(tmp_p
         assert torch.equal(one, other) == name.startswith("replacer."), name
 
 
+@pytest.mark.slow
 def test_it_learns_what_was_replaced(tmp_path: Path) -> None:
     def loss(steps: int) -> float:
         made, settings = module(learning_rate=1e-2), trainings.loop(steps=steps, checkpoint_every=0, validate_every=0)
@@ -205,6 +208,7 @@ FEW = [
 ]
 
 
+@pytest.mark.slow
 def test_the_recipe_runs_to_its_table_and_the_generator_is_not_saved(tmp_path: Path) -> None:
     root = write_beir(tmp_path / "beir", some_text(documents=24, seed=5))
     given = ["data=squad", f"data.root={root}", f"output_root={tmp_path / 'out'}", "logger=csv", *MODEL, *FEW]

@@ -128,6 +128,7 @@ def margins(made: TripleBatches, scores: dict[tuple[int, int], float], query: in
     return {pair: margin for pair, margin in every.items() if margin == margin}
 
 
+@pytest.mark.slow
 def test_every_bin_that_holds_a_pair_is_equally_likely_and_every_pair_of_it(tmp_path: Path) -> None:
     made, scores = balanced(tmp_path, bins=4)
     query, draws = 11, 3000

@@ -221,6 +221,7 @@ def test_the_index_is_bm25_over_the_repeated_words(done: Done, tmp_path: Path) -
     assert run_of(done, "weighted") != run_of(done, "bm25")
 
 
+@pytest.mark.slow
 def test_a_stopped_training_and_a_stopped_index_go_on_to_the_same_bytes(
     done: Done, recipe: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_pair_stands_for_what_the_correlation_is_without_it() -> None:
     np.testing.assert_allclose(np.diff(found), -39 * np.diff(without), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_pairs_values_have_the_standard_error_of_the_correlation() -> None:
     samples = [spearman(*_drawn(200, 0.3, seed)) for seed in range(200)]
     told = np.mean([values.std(ddof=1) / 200**0.5 for values in samples])

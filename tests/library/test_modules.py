@@ -17,6 +17,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from sentences import SENTENCES
+from slow import slow_except
 from stage_defaults import defaults_of
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -172,7 +173,7 @@ def test_the_passages_of_a_student_are_encoded_in_one_process_and_found_by_the_o
     assert data.batches.vectors([0, 1, 2]).shape == (3, indexed.model.hidden_size)
 
 
-@each
+@pytest.mark.parametrize("kind", slow_except(KINDS, "cocondenser", "bi-encoder", "cross-encoder"))
 def test_it_trains_saves_resumes_and_loads(kind: str, world: Path, tmp_path: Path) -> None:
     """With the user's callback; in the middle of the second epoch it is stopped, and ends with the same bits."""
     made = KINDS[kind]

@@ -91,6 +91,7 @@ def test_without_the_environment_variable_nothing_of_it_is_known(poems: Path) ->
     assert "stage.count_words: unknown kind of stage" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_table_of_a_recipe_in_ten_lines_of_python(poems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from condensery import UserError, run
 

@@ -10,16 +10,12 @@ from torch import Tensor
 from condensery import BiEncoderModule, RetrievalLoss, UserError
 
 TRUE = {"64-true": torch.float64, "bf16-true": torch.bfloat16}
-IN_DOUBLES = ("cocondenser", "retromae", "bi-encoder", "cross-encoder")  # of the others quickly in bf16 alone
+QUICKLY = ("cocondenser", "bi-encoder")
 
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [
-        pytest.param(kind, one, marks=pytest.mark.slow if one == "64-true" and kind not in IN_DOUBLES else ())
-        for kind in KINDS
-        for one in TRUE
-    ],
+    [pytest.param(kind, one, marks=() if kind in QUICKLY else pytest.mark.slow) for kind in KINDS for one in TRUE],
 )
 def test_every_module_trains_and_validates_in_true_precisions(
     kind: str, precision: str, world: Path, tmp_path: Path

@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
+from slow import slow_except
 from test_modules import (
     ASKED,
     AUTOENCODER,
@@ -426,7 +427,7 @@ def test_another_number_of_processes_is_said_and_remembered(
     assert module.process_changes == ["processes: 2 up to step 1, then 4", "processes: 4 up to step 3, then 1"]
 
 
-@pytest.mark.parametrize("averages", ["exponential", "stochastic"])
+@pytest.mark.parametrize("averages", slow_except(["exponential", "stochastic"], "exponential"))
 def test_with_averages_of_weights_it_goes_on(averages: str, world: Path, tmp_path: Path) -> None:
     """In the first epoch, behind it, and in the second.
 

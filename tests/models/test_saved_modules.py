@@ -11,6 +11,7 @@ import torch
 from error_lines import names
 from released import KINDS, SEVERAL, library_scores, two_towers
 from safetensors.torch import load_file
+from slow import slow_except
 from transformers import AutoModel
 
 from condensery.errors import UserError
@@ -128,7 +129,16 @@ STORED: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(one, marks=pytest.mark.slow) if "without a bias" in one else one for one in STORED]
+    "kind",
+    slow_except(
+        STORED,
+        *list(released.FAMILIES)[1:3],
+        "electra in bf16, cut",
+        "pickled",
+        "in shards",
+        "a default prompt",
+        "no prompts",
+    ),
 )
 def test_each_family_and_each_way_of_storing_it_has_the_scores_of_sentence_transformers(
     kind: str, wordpiece: Path, texts: list[str], tmp_path: Path

@@ -10,6 +10,7 @@ import pytest
 import textbook
 import torch
 from safetensors.torch import load_file, save_file
+from slow import slow_except
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -361,7 +362,7 @@ def fuzz(load: Callable[[Path], Any], folder: Path, extra: tuple[str, ...] = ())
 
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("loader", ["language model", "encoder", "cross-encoder"])
+@pytest.mark.parametrize("loader", slow_except(["language model", "encoder", "cross-encoder"], "encoder"))
 def test_any_value_in_the_config_of_an_encoder_is_read_or_one_line(family: str, loader: str, tmp_path: Path) -> None:
     made = bert if family == "bert" else lambda folder: published("roberta", folder)
     folder, chunk = made(tmp_path / "model"), textbook.rows([5, 3]).chunks()[0]

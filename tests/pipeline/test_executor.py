@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from slow import slow_except
 from toy_commands import Command, Compose, Launch
 
 from condensery.errors import DiskError, StageError, UserError, of_memory
@@ -99,6 +100,7 @@ def test_a_machine_without_memory_is_one_line(error: Exception) -> None:
     assert of_memory(ValueError("memory"), "stages.plain") is None
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_is_replaced(bare: Compose, tmp_path: Path) -> None:
     other = ["stages.z={stage: toy_train, init: backbone, pause: 0.1}", "stages.z2={stage: toy_train, init: z}"]
     config = bare(
@@ -157,7 +159,8 @@ def test_workers_end_when_the_run_is_killed(launch: Launch, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "jobs"), [(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1), (signal.SIGHUP, 129, 2)]
+    ("number", "code", "jobs"),
+    slow_except([(signal.SIGINT, 130, 2), (signal.SIGTERM, 143, 1), (signal.SIGHUP, 129, 2)], signal.SIGINT),
 )
 def test_ctrl_c_sigterm_and_the_end_of_the_terminal_end_in_one_line(
     number: int, code: int, jobs: int, launch: Launch, tmp_path: Path

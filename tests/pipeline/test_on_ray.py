@@ -144,6 +144,7 @@ def test_shards_are_tasks_and_their_bytes_those_of_one_process(
     assert mine == wanted
 
 
+@pytest.mark.slow
 def test_a_group_meets_over_the_nodes(act: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
     summary, where = act("toy_together", {"act": "go well"}, devices=2, threads=2)
     assert summary == {"processes": 2, "local": 1}, "one process on each node"

@@ -97,6 +97,7 @@ def test_one_process_is_this_process(folder: Path) -> None:
     assert "processes" not in where
 
 
+@pytest.mark.slow
 def test_a_shared_search_that_goes_on_where_one_process_stopped_ends_with_the_same_bytes(tmp_path: Path) -> None:
     folders = {name: tmp_path / name / "stage" for name in ("one", "two")}
     for folder in folders.values():

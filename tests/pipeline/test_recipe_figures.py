@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from slow import slow_except
 from small_runs import PROJECT
 
 from condensery.pipeline.reports.figure_data import FigureJob, draw_figures, read_figures
@@ -100,7 +101,7 @@ BY_SIZE = {
 }
 
 
-@pytest.mark.parametrize("recipe", BY_SIZE)
+@pytest.mark.parametrize("recipe", slow_except(BY_SIZE, "condenser_stsb", "low_data_nq"))
 def test_scores_by_size_are_those_of_the_early_versions_figures_2_to_4(recipe: str, tmp_path: Path) -> None:
     panels, rows = BY_SIZE[recipe]
     sweep = Sweep(recipe, tmp_path / ("dl19" if "msmarco" in recipe else ""), ["n=100", "n=1000", "n=null"])
@@ -135,11 +136,14 @@ SCHEDULED = ["sequential", "random", "ABS-BM25", "ABS-Encode", "ABS-BeamSearch"]
 
 @pytest.mark.parametrize(
     ("recipe", "figure", "lines"),
-    [
-        ("abs_msmarco", "scheduling", SCHEDULED),
-        ("abs_msmarco", "with_and_without", WITHOUT_AND_WITH),
-        ("abs_models_msmarco", "with_and_without", WITHOUT_AND_WITH),
-    ],
+    slow_except(
+        [
+            ("abs_msmarco", "scheduling", SCHEDULED),
+            ("abs_msmarco", "with_and_without", WITHOUT_AND_WITH),
+            ("abs_models_msmarco", "with_and_without", WITHOUT_AND_WITH),
+        ],
+        "abs_models_msmarco",
+    ),
 )
 def test_training_with_each_kind_of_batches_is_zhao_et_als_figures_3_to_5(
     recipe: str, figure: str, lines: list[str], tmp_path: Path

@@ -171,6 +171,7 @@ def test_figures_leave_out_what_only_other_rows_were_made_by(tmp_path: Path) -> 
     assert "Several settings have the same size: table.choose shows the best on dev." in figures[0].caption
 
 
+@pytest.mark.slow
 def test_a_real_sweep_over_epochs_on_sentences_has_one_point_a_size(tmp_path: Path) -> None:
     text = some_text(documents=24, paragraphs=6)
     given = [

@@ -148,6 +148,7 @@ def test_shards_do_not_change_what_is_found(
         np.testing.assert_array_equal(rows, open_negatives(tmp_path / "1", collection).passage_rows)
 
 
+@pytest.mark.slow
 def test_mining_holds_a_shard_and_not_all_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """700 queries x 400 passages are 3.4 MB as rows and scores; a shard of 10 is a seventieth."""
     with CollectionWriter(tmp_path / "c", "many") as writer:

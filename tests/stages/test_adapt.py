@@ -328,6 +328,7 @@ def test_of_passages_of_one_sentence_the_start_is_kept_and_that_is_said(released
     assert same_weights(start, after)
 
 
+@pytest.mark.slow
 def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     adapted: tuple[Done, list[str]], released: Path, tmp_path: Path
 ) -> None:
@@ -399,6 +400,7 @@ def judge(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_released_cross_encoder_scores_what_the_teacher_ranks(
     adapted: tuple[Done, list[str]], judge: Path, tmp_path: Path
 ) -> None:
@@ -437,6 +439,7 @@ def test_a_released_cross_encoder_scores_what_the_teacher_ranks(
     names(nowhere.err, "stage.cross_encoder.folder", "no such folder")
 
 
+@pytest.mark.slow
 def test_a_released_retriever_is_pre_trained_further_by_every_objective(
     adapted: tuple[Done, list[str]], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from error_lines import names
+from slow import slow_except
 from small_runs import Text, run_command, some_text, write_beir
 
 from condensery.system.files import read_json
@@ -78,7 +79,7 @@ def architectures(run: Path) -> set[str]:
     return {read_json(run / "stages" / name / "config.json")["model_type"] for name in names}
 
 
-@pytest.mark.parametrize("family", ["roberta", pytest.param("distilbert", marks=pytest.mark.slow), "modernbert"])
+@pytest.mark.parametrize("family", slow_except(["roberta", "distilbert", "modernbert"], "modernbert"))
 def test_other_families_from_scratch_with_a_wordpiece(family: str, small: list[str]) -> None:
     done = run_command(*small, f"backbone.family={family}").sound()
     assert architectures(done.folder) == {family}
@@ -86,9 +87,8 @@ def test_other_families_from_scratch_with_a_wordpiece(family: str, small: list[s
     assert not asked.computed
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(one, marks=pytest.mark.slow) if one != "modernbert" else one for one in FOLDERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FOLDERS)
 def test_a_checkpoint_in_a_folder_with_and_without_titles(family: str, small: list[str], tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
@@ -128,6 +128,7 @@ def test_the_same_checkpoint_elsewhere_is_the_same(small: list[str], tmp_path: P
     assert run_command(*small, *(one.format(tmp_path / "there") for one in named)).sound().computed == []
 
 
+@pytest.mark.slow
 def test_a_new_head_on_a_checkpoint_is_drawn_from_the_seed(small: list[str], tmp_path: Path) -> None:
     folder = bert_folder(tmp_path / "checkpoint")
     named = [f"backbone.name={folder}", f"backbone.tokenizer={folder}"]

@@ -169,6 +169,7 @@ def test_a_question_is_answered_by_the_tokens(done: Done, recipe: list[str]) -> 
     assert "found by ColBERT" in run_command(*recipe, *only).sound().out
 
 
+@pytest.mark.slow
 def test_killed_in_training_it_ends_with_the_same_bits(done: Done, recipe: list[str], tmp_path: Path) -> None:
     goes_on(done, recipe, tmp_path, ["finetune_late_interaction", "late_interaction_index", "evaluate"])
 

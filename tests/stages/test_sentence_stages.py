@@ -165,6 +165,7 @@ def test_a_broken_file_is_named_in_one_line(name: str, tmp_path: Path) -> None:
     one_line(run_command(*given, *stages, f"output_root={tmp_path / 'out'}"), wanted)
 
 
+@pytest.mark.slow
 def test_the_other_split_is_measured_with_the_same_encoders(made: dict[str, Path], tmp_path: Path) -> None:
     kinds = ("mlm", "condenser", "cocondenser")
     few = [f"stage.pretrain_{kind}.{key}" for kind in kinds for key in ("steps=2", "token_budget=null")]

@@ -8,6 +8,7 @@ import pytest
 from error_lines import names
 from released import SEVERAL, released
 from single_stage import inputs, run_stage
+from slow import slow_except
 from small_runs import metrics_of, run_command, some_text, splits_of, write_beir
 
 from condensery.models.checkpoints.metadata import made_for_search
@@ -144,7 +145,7 @@ def small(folder: Path, dtype: Any, **kind: Any) -> Path:
     return released(folder, folder / "given", **kind, dtype=dtype, prompts=PROMPTS, length=36)
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", slow_except(SMALL, "fp16, Dense, cut"))
 def test_from_the_command_line_to_its_table_goes_each_kind_of_checkpoint(kind: str, tmp_path: Path) -> None:
     import torch
 

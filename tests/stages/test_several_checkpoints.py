@@ -91,6 +91,7 @@ def test_the_run_ends_in_words_and_the_row_that_they_name_answers(
     assert f"found by {use}\n" in asked.out
 
 
+@pytest.mark.slow
 def test_a_stage_is_forced_for_every_checkpoint_and_once(chosen: tuple[Done, list[str]], starts: list[Path]) -> None:
     done, command = chosen
     both = f"backbone.name=[{starts[0]},{starts[1]}]"
@@ -106,6 +107,7 @@ def test_a_stage_is_forced_for_every_checkpoint_and_once(chosen: tuple[Done, lis
     names(wrong.err, "force", "no stage is named 'as_it_is.3'")
 
 
+@pytest.mark.slow
 def test_a_sweep_over_both_names_one_row_of_its_joined_table(
     chosen: tuple[Done, list[str]], starts: list[Path]
 ) -> None:
@@ -122,6 +124,7 @@ def test_the_run_says_first_how_long_it_will_take(chosen: tuple[Done, list[str]]
     assert chosen[0].out.count("are to be made") == 1
 
 
+@pytest.mark.slow
 def test_without_judgements_the_text_chooses_and_the_end_says_so(starts: list[Path], tmp_path: Path) -> None:
     text = write_text_files(tmp_path / "text", TEXT)
     given = [f"data.root={text}", f"backbone.name=[{starts[0]},{starts[1]}]", f"output_root={tmp_path / 'out'}", *QUICK]

@@ -13,6 +13,7 @@ import pytest
 from damage import FEW, MORE, damaged, named
 from hypothesis import example, given
 from hypothesis import strategies as st
+from slow import slow_except
 
 from condensery.errors import UserError
 from condensery.text import read_collection
@@ -162,7 +163,7 @@ def read(config: Make, choice: str, files: dict[str, bytes], root: Path) -> Coll
     return read_collection(config(choice, root=root, **FORMATS[choice][1]), root / "made")
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=slow_except(FORMATS, "beir", "msmarco", "tevatron", "text"))
 def choice(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

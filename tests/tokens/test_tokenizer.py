@@ -40,6 +40,7 @@ def test_lower_case_is_a_choice(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path / "b").tokenize("Alpha") == ["Alpha"]
 
 
+@pytest.mark.slow
 def test_the_same_text_gives_the_same_tokenizer_in_another_process(tmp_path: Path) -> None:
     code = (
         "import sys, random; from pathlib import Path; from condensery.tokens.tokenizer import train_wordpiece\n"

@@ -14,6 +14,7 @@ import torch
 import trainings
 from forked import run_process
 from random_similarities import RandomSimilarities
+from slow import slow_except
 
 from condensery.errors import UserError
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
@@ -179,7 +180,14 @@ def test_known_texts_make_no_batch_harder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("broken", "why"),
-    [("user", "corpus.jsonl:3: no words"), ("crash", "ZeroDivisionError: by zero"), ("kill", r"died \(exit code -9\)")],
+    slow_except(
+        [
+            ("user", "corpus.jsonl:3: no words"),
+            ("crash", "ZeroDivisionError: by zero"),
+            ("kill", r"died \(exit code -9\)"),
+        ],
+        "crash",
+    ),
 )
 def test_a_process_that_makes_no_batches_is_one_line(broken: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"^adaptive batches: .*{why}") as raised:

@@ -78,7 +78,7 @@ def test_a_callback_ends_the_training_and_what_was_trained_is_the_result(tmp_pat
     [
         pytest.param([Snapshots(at=13)], 12, marks=pytest.mark.slow),
         ([Snapshots(at=10)], 8),
-        ([Snapshots(end=True)], 12),
+        pytest.param([Snapshots(end=True)], 12, marks=pytest.mark.slow),
     ],
     ids=["between two looks", "after the best", "when the end is known and no result written"],
 )
@@ -163,6 +163,7 @@ def test_the_moving_average_of_the_weights_is_validated_and_is_the_result(
     assert equal(module.state_dict(), resumed.state_dict())
 
 
+@pytest.mark.slow
 def test_before_its_first_update_the_average_is_the_weights_themselves(tmp_path: Path) -> None:
     def late(begin: int = STEPS) -> EMAWeightAveraging:
         return callbacks.EMAWeightAveraging(decay=0.5, update_starting_at_step=begin)
@@ -193,6 +194,7 @@ def test_sentences_cross_encoders_and_generators_take_callbacks_too(name: str, t
     assert "lr-AdamW/pg1" in test_resume._curves(tmp_path / "run")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cocondenser", pytest.param("biencoder", marks=pytest.mark.slow)])
 def test_callbacks_that_watch_change_nothing(kind: str, tmp_path: Path) -> None:
     plain, _ = train(tmp_path, "plain", [], kind, steps=6)

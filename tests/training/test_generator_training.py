@@ -99,6 +99,7 @@ def _train(words: Path, root: Path, name: str, steps: int, stop: int | None = No
     return generator
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_ends_bit_identical(words: Path, tmp_path: Path) -> None:
     whole = _train(words, tmp_path, "whole", 12)
     with pytest.raises(trainings.InterruptionError):

@@ -62,14 +62,10 @@ def queries(folder: Path, name: str) -> Run:
     return module, StepDataModule(test_generator_training._batches(own, generator)), []
 
 
-FAMILIES: Runs = {  # what the number of processes could disturb
-    "cocondenser": of_kind("cocondenser"),
-    "small batches": small_batches,
-    "adaptive": adaptive,
-}
+FAMILIES: Runs = {"small batches": small_batches}
 FURTHER = ("head_first", "frozen_passages", "contrast_and_mlm")  # kinds besides those of most tests
 OTHERS: Runs = {kind: of_kind(kind) for kind in (*trainings.KINDS, *FURTHER) if kind not in FAMILIES}
-OTHERS |= {"sentences": sentences, "lists": lists, "queries": queries}
+OTHERS |= {"adaptive": adaptive, "sentences": sentences, "lists": lists, "queries": queries}
 
 
 def test_stopped_trainings_go_on_with_another_number_of_processes(tmp_path: Path) -> None:

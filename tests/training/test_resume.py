@@ -15,6 +15,7 @@ import pytest
 import torch
 import trainings
 from pytorch_lightning.loggers import CSVLogger
+from slow import slow_except
 from trainings import InterruptionError, Stop
 
 from condensery.errors import UserError
@@ -52,12 +53,12 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(one, marks=pytest.mark.slow)
-        if one in ("retromae", "ict", "query_tower", "contrast_and_mlm")
-        else one
-        for one in (*trainings.KINDS, "query_tower", "frozen_passages", "head_first", "contrast_and_mlm")
-    ],
+    slow_except(
+        (*trainings.KINDS, "query_tower", "frozen_passages", "head_first", "contrast_and_mlm"),
+        "cocondenser",
+        "biencoder",
+        "cotmae",
+    ),
 )
 def test_a_run_stopped_after_a_checkpoint_ends_bit_identical(kind: str, tmp_path: Path) -> None:
     whole = _fit(kind, tmp_path, "whole")
@@ -101,6 +102,7 @@ def test_a_loaded_model_has_dropout_from_the_first_step_however_often_it_is_vali
     assert not _same(trained("first step", **first), trained("first step without", **first, dropout=0.0))
 
 
+@pytest.mark.slow
 def test_slow_steps_are_checkpointed_by_the_minute_and_the_run_ends_bit_identical(tmp_path: Path) -> None:
     whole = _fit("cocondenser", tmp_path, "whole", log_every=4)
     often = {"log_every": 4, "checkpoint_every": 0, "checkpoint_minutes": 1e-9}  # each step takes longer

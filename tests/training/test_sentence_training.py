@@ -98,6 +98,7 @@ def _chosen(batches: SentenceBatches) -> np.ndarray:
     return items_of_step(0, 3, len(batches.rows), 5)[1]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_bit_identical(folder: Path, tmp_path: Path) -> None:
     trainings.check_stopped_run(
         lambda: (module_of(dropout=0.1), StepDataModule(batches_of("triplets", folder))), tmp_path

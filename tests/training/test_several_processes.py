@@ -2,7 +2,7 @@
 
 import csv
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 import trainings
 from forked import run_processes
 from pytorch_lightning.callbacks import EarlyStopping, EMAWeightAveraging
+from slow import slow_except
 from torch import Tensor, distributed
 
 from condensery.errors import UserError
@@ -88,6 +89,7 @@ def adaptive(folder: Path) -> Run:
     return module, StepDataModule(batches), settings, callbacks
 
 
+QUICK = ("cocondenser", "biencoder", "adaptive")
 RUNS: dict[str, Callable[[Path], Run]] = {
     **{kind: of_kind(kind) for kind in trainings.KINDS if kind != "retromae"},
     "head_first": of_kind("head_first"),
@@ -139,8 +141,8 @@ def average() -> EMAWeightAveraging:
     return EMAWeightAveraging(decay=0.5)
 
 
-def child(rank: int, folder: str) -> None:
-    """One of the processes: all runs, then runs with dropout, whole and interrupted, and one that fails."""
+def child(rank: int, folder: str, names: Sequence[str]) -> None:
+    """One of the processes: the runs ``names``, then runs with dropout, whole and interrupted, and one that fails."""
     distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=PROCESSES)
     exchanged: list[int] = []
     all_reduce = distributed.all_reduce
@@ -152,7 +154,7 @@ def child(rank: int, folder: str) -> None:
 
     distributed.all_reduce = counting  # type: ignore[assignment]
     found: dict[str, Any] = {}
-    for name in RUNS:
+    for name in names:
         module, data, settings, callbacks = made(name, Path(folder))
         if rank:  # as if it had started from other weights
             with torch.no_grad():
@@ -183,15 +185,25 @@ def child(rank: int, folder: str) -> None:
     distributed.destroy_process_group()
 
 
+def saved(folder: Path, names: Sequence[str]) -> tuple[Path, list[dict[str, Any]]]:
+    """What each process saved of the runs ``names``."""
+    for name in names:
+        RUNS[name](folder)  # the stores are written once
+    trainings.sample(folder)
+    run_processes(PROCESSES, child, str(folder), names)
+    return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """What each process saved."""
-    folder = tmp_path_factory.mktemp("processes")
-    for run in RUNS.values():
-        run(folder)  # the stores are written once
-    trainings.sample(folder)
-    run_processes(PROCESSES, child, str(folder))
-    return folder, [torch.load(folder / f"{rank}.pt") for rank in range(PROCESSES)]
+    """What each process saved of the runs ``QUICK``."""
+    return saved(tmp_path_factory.mktemp("processes"), QUICK)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """What each process saved of the other runs."""
+    return saved(tmp_path_factory.mktemp("others"), [name for name in RUNS if name not in QUICK])
 
 
 def curves(folder: Path) -> list[dict[str, float]]:
@@ -202,9 +214,9 @@ def curves(folder: Path) -> list[dict[str, float]]:
         ]
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_losses_and_weights_are_those_of_one_process(name: str, found: tuple[Path, list[dict[str, Any]]]) -> None:
-    folder, ranks = found
+@pytest.mark.parametrize("name", slow_except(RUNS, *QUICK))
+def test_the_losses_and_weights_are_those_of_one_process(name: str, request: pytest.FixtureRequest) -> None:
+    folder, ranks = request.getfixturevalue("found" if name in QUICK else "others")
     module, data, settings, callbacks = made(name, folder)
     begin = {key: weight.detach().clone() for key, weight in module.named_parameters()}
     if name != "adaptive":  # whose batches are made while it trains
@@ -233,11 +245,13 @@ def _trained(key: str, weights: dict[str, Tensor]) -> bool:
     return key in weights and not key.endswith("key.bias")
 
 
-def test_gradients_are_exchanged_once_a_step(found: tuple[Path, list[dict[str, Any]]]) -> None:
-    for name in RUNS:
-        for rank in found[1]:
+@pytest.mark.parametrize("runs", slow_except(["found", "others"], "found"))
+def test_gradients_are_exchanged_once_a_step(runs: str, request: pytest.FixtureRequest) -> None:
+    folder, ranks = request.getfixturevalue(runs)
+    for name in [name for name in RUNS if (name in QUICK) == (runs == "found")]:
+        for rank in ranks:
             _, _, exchanged, weights = rank[name]
-            steps = test_adaptive.STEPS if name == "adaptive" else len(curves(found[0] / f"two {name}"))
+            steps = test_adaptive.STEPS if name == "adaptive" else len(curves(folder / f"two {name}"))
             assert len(exchanged) == steps, name
             assert max(exchanged) <= weights + 4, "more than the gradients and a few losses"
             assert max(exchanged) > weights / 2, name
@@ -245,7 +259,7 @@ def test_gradients_are_exchanged_once_a_step(found: tuple[Path, list[dict[str, A
 
 
 def test_the_first_process_alone_returns_values(found: tuple[Path, list[dict[str, Any]]]) -> None:
-    for name in RUNS:
+    for name in QUICK:
         assert "train/loss" in found[1][0][name][1]
         assert found[1][1][name][1] == {}
 
