@@ -139,11 +139,25 @@ def test_tensors_of_another_shape_are_refused(loader: str, tmp_path: Path) -> No
     refused(LOADERS[loader], folder, r"\d+ of another shape \(.* (32|32x16|16x32) instead of (24|24x16|16x24)")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "pickled", "named"),
+    [
+        (torch.int8, False, r"model\.safetensors: the weights \S+ are of the type I8"),
+        (torch.float8_e4m3fn, False, r"model\.safetensors: the weights \S+ are of the type F8_E4M3"),
+        (torch.int8, True, r"pytorch_model\.bin: the weights \S+ are of the type int8"),
+        (torch.float8_e5m2, True, r"pytorch_model\.bin: the weights \S+ are of the type float8_e5m2"),
+    ],
+)
 @pytest.mark.parametrize("loader", LOADERS)
-def test_quantised_weights_without_their_scales_are_refused(loader: str, tmp_path: Path) -> None:
+def test_quantised_weights_without_their_scales_are_refused(
+    loader: str, dtype: torch.dtype, pickled: bool, named: str, tmp_path: Path
+) -> None:
     folder = checkpoint(loader, tmp_path / "model")
-    rewrite(folder, lambda tensors: {name: (value * 9).to(torch.int8) for name, value in tensors.items()})
-    refused(LOADERS[loader], folder, r"model\.safetensors: weights are whole numbers of the type I8 \(\S+, ")
+    rewrite(folder, lambda tensors: {name: (value * 9).to(dtype) for name, value in tensors.items()})
+    if pickled:
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    refused(LOADERS[loader], folder, named)
 
 
 @pytest.mark.parametrize("loader", READS_BERT)

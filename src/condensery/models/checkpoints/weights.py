@@ -106,6 +106,7 @@ def read_tensors(file: Path, beginning: str = "") -> dict[str, Tensor]:
                 held = {name: stored.get_tensor(name) for name in stored.keys() if name.startswith(beginning)}  # noqa: SIM118
         else:
             held = dict(torch.load(file, map_location="cpu", weights_only=True))
+    _check_not_quantised(file, held)
     return {name.removeprefix(beginning): value for name, value in held.items() if name.startswith(beginning)}
 
 
@@ -139,7 +140,7 @@ def load_weights(
 
     Raises:
         UserError: tensors are missing, surplus or of a different shape. The message is one line with the number and some
-            names of the missing, the surplus and the misshapen tensors. Or weights are whole numbers.
+            names of the missing, the surplus and the misshapen tensors. Or weights are quantised.
     """
     _check_size(family, source, config)
     model, info = family.from_pretrained(
@@ -182,14 +183,30 @@ def _check_size(family: Any, source: str | Path, config: Any) -> None:
 
 
 def _check_types(folder: Path) -> None:
-    """Raise ``UserError`` if weights are whole numbers: quantised weights, which without their scales are meaningless."""
-    for file in filter(Path.is_file, [folder / "model.safetensors", *sorted(folder.glob("model-*-of-*.safetensors"))]):
-        with safe_open(file, "pt") as stored:
-            types = {name: stored.get_slice(name).get_dtype() for name in stored.keys()}  # noqa: SIM118
-        if whole := [name for name, kind in types.items() if kind[0] in "IU" and not name.endswith("position_ids")]:
+    """Raise ``UserError`` if the files with the weights hold quantised weights."""
+    for stem, suffix in (("model", ".safetensors"), ("pytorch_model", ".bin")):  # the order of transformers
+        files = [*folder.glob(f"{stem}{suffix}"), *sorted(folder.glob(f"{stem}-*-of-*{suffix}"))]
+        for file in files:
+            if suffix == ".bin":
+                _check_not_quantised(file, torch.load(file, map_location="meta", weights_only=True))
+                continue
+            with safe_open(file, "pt") as stored:
+                _check_not_quantised(file, {name: stored.get_slice(name) for name in stored.keys()})  # noqa: SIM118
+        if files:
+            return
+
+
+def _check_not_quantised(file: Path, tensors: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` if tensors are integers or 8-bit floats: quantised, and without their scales meaningless.
+
+    ``tensors``: name -> tensor, or slice of safetensors.
+    """
+    for name, tensor in tensors.items():
+        kind = str(getattr(tensor, "dtype", None) or getattr(tensor, "get_dtype", str)())
+        if re.match(r"(torch\.)?([iu]|f(loat)?8)", kind, re.IGNORECASE) and not name.endswith("position_ids"):
             raise UserError(
-                f"{file}: weights are whole numbers of the type {types[whole[0]]} ({_some(whole)}), as in a quantised model;"
-                " give the checkpoint with floating-point weights"
+                f"{file}: the weights {name} are of the type {kind.removeprefix('torch.')}, as in a quantised model; give"
+                " the checkpoint with weights in fp32, fp16 or bf16"
             )
 
 
