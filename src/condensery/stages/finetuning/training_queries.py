@@ -170,7 +170,7 @@ def _labelled(labels: Sequence[Path], collection: Collection) -> dict[int, np.nd
 def _pooled(
     config: QueriesConfig, context: Context, collection: Collection, rows: np.ndarray, labels: Sequence[Path]
 ) -> tuple[NegativePool, NegativeWeights | None]:
-    """Return the pool of negatives for the queries ``rows`` (q,), from all sources and labels, and the weights, if any.
+    """Return the pool of negatives of the queries ``rows`` (q,), from all sources and label files, and its weights or None.
 
     Raises:
         UserError: a source has negatives for none of the queries.
