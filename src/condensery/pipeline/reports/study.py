@@ -103,7 +103,7 @@ def about() -> list[str]:
 
 
 def _recipe_file() -> Path | None:
-    """Return the file of the composed recipe."""
+    """Return the file of the composed recipe; None if there is no such file."""
     if not HydraConfig.initialized():
         return None
     runtime = HydraConfig.get().runtime

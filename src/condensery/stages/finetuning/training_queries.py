@@ -117,7 +117,7 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
 
 
 def text_queries(config: FinetuneConfig, context: Context, collection: Collection) -> TextQueries | None:
-    """Return the queries of passages that are not held out (``training.held_out``).
+    """Return the queries of passages that are not held out (``training.held_out``); None if the config names none.
 
     Queries of held-out passages are reserved for choosing checkpoints.
 
