@@ -27,7 +27,7 @@ words:
     difference                     largest difference of any number of any vector (``Retriever``, fp32)
     agreement                      share of the ten nearest passages of each text that are the same in PRECISION
 
-With device=cuda, the seconds are those until the GPU has done the work.
+With device=cuda, a time ends when the GPU has finished the work.
 """
 
 import json

@@ -16,7 +16,7 @@ batch. The program prints one JSON line:
                                         layers and mini-batches of ``mini_batch`` texts; null if it is not installed
     cached_speedup                      their_cpu_s / cached_cpu_s
 
-With device=cuda, the plain code has the same precision, and the seconds are those until the GPU has done the step.
+With device=cuda, the plain code also runs in ``precision``, and a time ends when the GPU has finished the step.
 """
 
 import json

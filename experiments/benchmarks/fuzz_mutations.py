@@ -211,7 +211,7 @@ def another_script(draw: Any, path: Path) -> str:
 
 
 def same_text(draw: Any, path: Path) -> str:
-    """A text occurs twice: in this file, or as the text of a passage, with or without the same id."""
+    """A record gets the text of another record of this file, or that of a passage, with or without its id."""
     records = _records(path)
     source = draw.choice([path, path.with_name("corpus.jsonl")])
     others = _records(source) if source.is_file() else []

@@ -22,9 +22,9 @@ difference. The two make their steps alternately. The program prints one JSON li
     peak_rss_mb             peak memory of this project's process after its first step
     gradient_error          largest difference of any parameter's gradient over its largest entry, without dropout
 
-On a GPU, and with together=true, both run in one process and in the requested precision. The seconds are wall-clock seconds
-until the GPU has done the step (seconds, baseline_seconds, speedup). matmul_share is relative to the GPU's own rate. The line
-then also has:
+On a GPU, and with together=true, both run in one process and in the requested precision. The line then has
+``seconds`` and ``baseline_seconds`` instead of the CPU-seconds. On a GPU, these are wall-clock seconds until the GPU has
+finished the step. matmul_share is relative to the GPU's own rate. The line then also has:
 
     tokens_per_s                   tokens without padding
     peak_mb, baseline_peak_mb      peak of the GPU's memory in a step, with both models and their optimisers

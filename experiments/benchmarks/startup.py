@@ -2,7 +2,7 @@
 
     python experiments/benchmarks/startup.py [recipe=quickstart] [rounds=5]
 
-Prints one JSON line with wall-clock seconds and CPU-seconds (``_cpu_s``). Other work on the machine changes the latter less:
+Prints one JSON line with wall-clock seconds and CPU-seconds (``_cpu_s``). Other work on the machine changes CPU-seconds less:
 
     python_s    an interpreter that does nothing
     help_s      run.py --help

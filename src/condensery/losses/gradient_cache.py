@@ -309,7 +309,7 @@ class _FirstPass:
         return loss.detach()
 
     def gradient_of(self, index: int) -> Tensor | None:
-        """Return the gradient (b, d) at a chunk's vectors, or None. Padded vectors have further columns."""
+        """Return the gradient (b, d) at a chunk's vectors; None if none needs it. Padded vectors have further columns."""
         return None if self.gradient is None else self.gradient[self.chunks[index].rows]
 
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:

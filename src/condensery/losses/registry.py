@@ -153,7 +153,7 @@ def temperature_of(loss: Named, default: float) -> tuple[str, float]:
 
 
 def _inner(loss: Named) -> Named | None:
-    """Return the loss inside of another loss."""
+    """Return the loss inside of another loss; None if there is none."""
     inner = _options(loss).get("loss")
     return inner if isinstance(inner, str | Mapping) else None
 

@@ -289,7 +289,7 @@ class Encoder(nn.Module):
         return self.finish(transformer_layers(layers, hidden, layout.tokens, None, *read)), early
 
     def finish(self, states: Tensor) -> Tensor:
-        """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer; the same shape."""
+        """Return states (k, d) of the last layer after a pre-norm backbone's final normalisation."""
         return self.family.finish(self.model, states)
 
     def check_length(self, length: int, key: str) -> None:

@@ -84,11 +84,11 @@ class Bert:
         return model.embeddings.position_embeddings(positions + self.offset(model.config))
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
-        """Apply the final normalisation, if the family has one, to states (k, d) of the last layer; the same shape."""
+        """Return states (k, d) of the last layer after the final normalisation, if the family has one."""
         return states
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d); the same shape."""
+        """Return states (k, d) after the LM head's transform, which precedes the vocabulary projection."""
         if hasattr(model, "cls"):
             return model.cls.predictions.transform(states)
         return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))

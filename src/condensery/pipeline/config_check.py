@@ -194,7 +194,7 @@ def _say(fault: dict[str, Any], model: type[BaseModel], place: Place) -> str:
 
 
 def _known_beside(model: type[BaseModel], place: Place) -> set[str]:
-    """Return the keys that a config may have at ``place``. In a list or a mapping, these are the keys of an item."""
+    """Return the known keys beside the last key of ``place``. In a list or mapping, these are the keys of an item."""
     models = [model]
     for part in place[:-1]:
         if fields := [one.model_fields[str(part)] for one in models if part in one.model_fields]:

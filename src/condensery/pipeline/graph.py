@@ -324,7 +324,7 @@ class _Builder:
         return {key: settings[key] for key in shared if settings.get(key) is not None}
 
     def _adapter(self, product: str, wanted: str) -> Stage | None:
-        """Return a kind of stage in the config that makes ``wanted`` from ``product``, directly or through other kinds."""
+        """Return a kind of stage that makes ``wanted`` from ``product``, directly or through others; None if none does."""
         for kind in self.raw["stage"]:
             candidate = self.stages[kind]
             if candidate.makes == wanted and candidate.adapts:

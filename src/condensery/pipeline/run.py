@@ -53,7 +53,7 @@ class Finished:
 
     @property
     def error(self) -> UserError | StageError | None:
-        """The error at the end of the run: the single fault, or one line per fault with the affected stages; or None."""
+        """The error at the end of the run: the single fault, or one line per fault with its stages; None = no fault."""
         texts = {name: str(failure.error) for name, failure in self.failures.items()}
         hit = {text: [name for name, other in texts.items() if other == text] for text in texts.values()}
         if not hit and self.faults:

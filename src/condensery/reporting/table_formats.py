@@ -242,7 +242,7 @@ def records(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _texts_of(cell: Cell) -> dict[str, str]:
-    """Return the strings of a cell, by kind of CSV column. The key of the number itself is the empty string."""
+    """Return the CSV strings of a cell: kind of column -> string. The kind of the column with the number is ""."""
     number, _, deviation = cell.text.partition(" ± ")
     several = cell.number is not None and not NUMBER.fullmatch(number)
     if several:

@@ -233,7 +233,7 @@ class Artifact:
         return self.inputs(field)[0]
 
     def ancestor(self, product: str) -> "Artifact | None":
-        """Return the nearest artifact that is a ``product``, or None. The search is breadth first, from this artifact on."""
+        """Return the nearest artifact that is a ``product``, breadth first from this one on; None if there is none."""
         return next((artifact for artifact in self.ancestors() if artifact.manifest["makes"] == product), None)
 
     def parents(self, product: str = "") -> list["Artifact"]:

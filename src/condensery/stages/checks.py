@@ -1,6 +1,7 @@
 """Checks that find faults of a config before any work is done.
 
-Like ``StageConfig.input_error``, a check of the inputs returns the faulty field and the error message, or None.
+Like ``StageConfig.input_error``, a check of the inputs returns the faulty field and the error message. It returns None
+if there is no fault.
 """
 
 import sys
@@ -148,7 +149,7 @@ def check_checkpoint(name: str | None, key: str) -> None:
 
 
 def model_folder(name: str | None) -> Path | None:
-    """Return the folder of a model; None for a hub name or None."""
+    """Return the folder of a model; None if ``name`` is a hub name or None."""
     folder = expanded(name) if name else None
     return folder if folder is not None and folder.is_dir() else None
 

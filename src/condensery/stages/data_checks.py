@@ -1,7 +1,7 @@
 """Checks of finished data. They report data that a later stage will lack, before anything is trained.
 
 ``StageConfig.data_checks`` names the checks of a stage. A check takes the config and the artifact of the named input. Like
-``StageConfig.input_error``, it returns the faulty field and the error message, or None.
+``StageConfig.input_error``, it returns the faulty field and the error message; None if there is no fault.
 """
 
 from typing import Any

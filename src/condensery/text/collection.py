@@ -99,7 +99,7 @@ class Collection:
 
     @cached_property
     def given_negatives(self) -> NDArray[np.int32] | None:
-        """The input's hard negatives, int32 (n, 2): query row and passage row, sorted by query, then best first."""
+        """The input's hard negatives, int32 (n, 2): query row and passage row, by query, then best first; None = none."""
         return load_array(self.folder / "negatives.npy") if self.description.get("negatives") else None
 
     @cached_property

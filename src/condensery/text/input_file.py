@@ -28,7 +28,7 @@ class InputFile:
     may_be_empty: bool = False
 
     def existing_path(self) -> Path | None:
-        """Return the file on disk, or None. Raises ``UserError`` if a plain and a gzip file exist and differ."""
+        """Return the file on disk, None if missing. Raises ``UserError`` if a plain and a gzip file exist and differ."""
         return (None if fault(self.path) else self.path) if self.exact else resolve(self.path)
 
     def fault(self) -> str:

@@ -22,12 +22,12 @@ Ids = NDArray[np.int64]
 
 
 def plain(text: str) -> str:
-    """Return a text in NFC with one space between words. Two results are equal if the two texts are the same."""
+    """Return the form in which all texts that are the same are equal: NFC, with one space between words."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """Return a hash of each text, uint64 (n,). Two hashes are equal if the two texts are the same."""
+    """Return a hash of each text, uint64 (n,). Texts that are the same have the same hash."""
     return np.fromiter((id_hash(plain(text)) for text in texts), np.uint64)
 
 

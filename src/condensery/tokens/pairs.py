@@ -20,7 +20,7 @@ class PairReader:
 
     Attributes:
         queries, passages: token stores of the queries and of the passages.
-        titles: token store of the passages' titles, or None.
+        titles: token store of the passages' titles; None = rows without titles.
         vocabulary: supplies the ids of [CLS] and [SEP], and of the padding token.
         query_length: maximum number of tokens per query, [CLS] and [SEP] included.
         length: maximum number of tokens per row; the passage is cut to the length that the query leaves.

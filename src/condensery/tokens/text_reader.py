@@ -22,7 +22,7 @@ class TextReader:
         texts: token store of the texts.
         vocabulary: supplies the ids of the special tokens.
         length: maximum number of tokens per row, [CLS] and [SEP] included.
-        titles: token store of the titles of the texts, or None.
+        titles: token store of the titles of the texts; None = rows without titles.
         prefix: (p,) ids that follow each [CLS].
     """
 

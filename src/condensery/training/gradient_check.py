@@ -56,7 +56,7 @@ def check_gradients(
             ``BiEncoderModule``.
         parts: encoders and their chunks, as in ``cached_backward``; with a module, its data module or a batch.
         cached: the function to check, with the arguments of ``cached_backward``. It adds to the ``.grad`` of all weights and
-            returns the loss or None. With several processes, each process calls the function with its share of the rows.
+            may return the loss. With several processes, each process calls the function with its share of the rows.
             Your own function must then gather the vectors of all processes; for ``cached_backward`` the check does so.
         processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. If processes
             cannot be forked (outside of Linux, or if a GPU is used), functions must be importable, and the call must be

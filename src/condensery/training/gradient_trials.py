@@ -114,7 +114,7 @@ class TrialOfParts:
         return random.call("loss", self.loss, *map(torch.cat, towers))
 
     def cached(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor | None:
-        """Add the gradient of this process's share to ``.grad``, as in training; return the loss, or None."""
+        """Add the gradient of this process's share to ``.grad``, as in training. Return what the checked function returns."""
         parts = []
         for tower in range(len(self.encoders)):
             pieces = [chunk.piece for chunk in chunks if chunk.tower == tower]

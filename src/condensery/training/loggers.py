@@ -28,7 +28,7 @@ def csv_logger(folder: Path, first_step: int) -> CSVLogger:
 def merge_parts(folder: Path) -> Path:
     """Write ``logs/metrics.csv`` from the parts of a run, with one row per step; if a step was run twice, the later row.
 
-    If ``metrics.csv`` exists already, the run was killed after it had merged its parts. The file is then the first part.
+    If ``metrics.csv`` exists already, the run was killed after an earlier merge. The file then counts as the first part.
     """
     merged, parts = folder / LOGS / CURVES, _parts(folder)
     rows = _merged(folder)

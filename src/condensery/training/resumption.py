@@ -28,7 +28,7 @@ _MADE = "create the module with the same checkpoint, towers and layers"
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step in a stage's folder, or None.
+    """Return the checkpoint of the highest step in a stage's folder; None if it has no checkpoint.
 
     Files with other names, such as a copy ``step=2 (1).ckpt``, are ignored.
     """

@@ -19,8 +19,8 @@ Method = Literal["colbert", "coil", "me_bert"]
 class FinetuneLateInteractionConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train ColBERT, COIL or ME-BERT, which compare vectors of tokens, on judged queries.
 
-    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The loss is the loss of
-    ``finetune`` on the scores of the ``method``. The defaults are ColBERT's (Khattab and Zaharia 2020).
+    For each query a step reads one positive and ``negatives_per_query`` hard negatives. The loss is that of the
+    stage ``finetune``, computed from the scores of ``method``. The defaults are ColBERT's (Khattab and Zaharia 2020).
     """
 
     method: Method = "colbert"

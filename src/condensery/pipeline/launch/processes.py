@@ -145,7 +145,7 @@ def _wait(started: Commands | Job, folder: Path) -> str:
 
 
 def error_of(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
-    """Return the error that the pipeline raises, or None.
+    """Return the error that the pipeline raises; None if nothing failed.
 
     Faults that a user can fix come first. The death of a process comes next, because failures of other processes may be its
     consequence.

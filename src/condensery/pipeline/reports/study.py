@@ -68,7 +68,7 @@ def with_data(by_name: str) -> tuple[str, str]:
 
 
 def _program(python: str = "python") -> str:
-    """Return the beginning of the command: the installed ``condensery``, or ``python run.py``."""
+    """Return the beginning of a command: ``condensery`` if the installed command is running, else ``python run.py``."""
     return INSTALLED if os.environ.get(PROGRAM) == INSTALLED else f"{python} run.py"
 
 
@@ -103,7 +103,7 @@ def about() -> list[str]:
 
 
 def _recipe_file() -> Path | None:
-    """Return the file of the composed recipe."""
+    """Return the file of the composed recipe; None if there is no such file."""
     if not HydraConfig.initialized():
         return None
     runtime = HydraConfig.get().runtime

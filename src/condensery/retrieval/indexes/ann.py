@@ -226,7 +226,7 @@ class ApproximateIndex:
 
     @property
     def recall_of_top(self) -> float | None:
-        """Recall within the ``TOP`` best results, on which the first metrics of a table depend."""
+        """``recall`` within the ``TOP`` best results, on which the first metrics of a table depend."""
         return self.recalled[0] / self.wanted[0] if self.wanted[0] else None
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:

@@ -102,7 +102,7 @@ def _join(folder: Path, index: Any) -> None:
 
 
 def read_index(folder: Path) -> Any:
-    """Open the FAISS index of a folder; lists on disk stay there. Raises ``UserError`` if a file is damaged."""
+    """Open the FAISS index of a folder; inverted lists in a separate file stay on disk. Raises ``UserError`` if damaged."""
     file, path = folder / FILE, folder / LISTS
     try:
         if not path.exists():

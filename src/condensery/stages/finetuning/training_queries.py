@@ -117,7 +117,7 @@ def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries
 
 
 def text_queries(config: FinetuneConfig, context: Context, collection: Collection) -> TextQueries | None:
-    """Return the queries of passages that are not held out (``training.held_out``).
+    """Return the queries of passages that are not held out (``training.held_out``); None if the config names none.
 
     Queries of held-out passages are reserved for choosing checkpoints.
 
@@ -170,7 +170,7 @@ def _labelled(labels: Sequence[Path], collection: Collection) -> dict[int, np.nd
 def _pooled(
     config: QueriesConfig, context: Context, collection: Collection, rows: np.ndarray, labels: Sequence[Path]
 ) -> tuple[NegativePool, NegativeWeights | None]:
-    """Return the pool of negatives for the queries ``rows`` (q,), from all sources and labels, and the weights, if any.
+    """Return the pool of negatives of the queries ``rows`` (q,), from all sources and label files, and its weights or None.
 
     Raises:
         UserError: a source has negatives for none of the queries.

@@ -164,7 +164,7 @@ class PseudoLabelConfig(ScoringStageConfig):
         return self
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Return the field and the message of an error in the inputs, or None.
+        """Return the field and the message of an error in the inputs; None if there is no error.
 
         There are three errors: a cross-encoder's scores are not probabilities; every query of the collection is judged; the
         retriever has not encoded the unjudged queries.
@@ -177,7 +177,7 @@ class PseudoLabelConfig(ScoringStageConfig):
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-    """Return the field and the error message for a cross-encoder whose scores are not probabilities, or None."""
+    """Return the field and the error message if a cross-encoder's scores are not probabilities, otherwise None."""
     if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
         return None
     return "cross_encoders", (

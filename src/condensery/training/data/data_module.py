@@ -179,7 +179,7 @@ class TokenDataModule(StepDataModule):
         data: ``Tokens``; or texts that ``prepare_data`` reads and tokenises once (see ``condensery.system.cache``): a folder
             (in the BEIR layout, of documents, or of plain text), a list of texts, or a ``Collection``.
         tokenizer: folder or hub name of the tokenizer. If ``data`` is ``Tokens``: folder of the tokenizer that made the
-            tokens, or None.
+            tokens; may be None if there are no prefixes.
         titles: True = passages are read as title [SEP] text.
         workers: see ``StepDataModule``; the same number of processes tokenises the texts.
 

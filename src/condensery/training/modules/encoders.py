@@ -108,7 +108,7 @@ class EncoderModule(TrainingModule):
 
     @property
     def saved_with(self) -> PathOrName | None:
-        """The tokenizer that is saved with the model: this module's tokenizer, or else the data module's tokenizer."""
+        """The tokenizer that is saved with the model: this module's, or else the data module's; None = neither has one."""
         return self.tokenizer or getattr(self._data, "tokenizer_folder", None)
 
     @property

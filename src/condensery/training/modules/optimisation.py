@@ -96,7 +96,7 @@ class TrainingModule(pl.LightningModule):
         self._resumption = Resumption(self)
 
     def objective(self, batch: Any) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder for the chunks of ``batch``, and the loss over all vectors of the batch, or None."""
+        """Return the encoder for the chunks of ``batch``, and the loss over all its vectors; None = no such loss."""
         raise NotImplementedError
 
     def vectors(self, chunk: Chunk) -> Tensor:
