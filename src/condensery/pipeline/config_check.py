@@ -50,7 +50,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
 
 
 def needs_value(key: str) -> UserError:
-    """Return the error about a key that is still ``???``. If a group has the key, the error names the explaining file."""
+    """Return the error about a key that is still ``???``. For a key of a group, the error names the file that explains it."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     hint = f" (conf/{group}/{chosen}.yaml explains it)" if chosen else ""

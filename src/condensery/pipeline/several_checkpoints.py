@@ -2,7 +2,7 @@
 
 Each checkpoint has its own tokenizer, and so its own token ids. Therefore the recipe is composed separately for each
 checkpoint. The joint graph has the whole recipe of the chosen checkpoint. For every other checkpoint it has only the stages
-that measure the checkpoint and evaluate its rows. A checkpoint's artifacts are the same as in a run with this checkpoint alone.
+that measure the checkpoint and evaluate its rows. A checkpoint's artifacts are those of a run with this checkpoint alone.
 """
 
 import re

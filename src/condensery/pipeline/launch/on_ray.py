@@ -232,7 +232,7 @@ class Tasks:
                 raise EndedError(name, "its processes ended without a result")
 
     def _shards(self, agreed: list[Any]) -> tuple[str, ShardTask]:
-        """Compute missing shards as tasks. Return why a task was lost (or ""), and the task with which the stage continues."""
+        """Compute missing shards as tasks. Return why a task was lost, or "", and the task that continues the stage."""
         missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]

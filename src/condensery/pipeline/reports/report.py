@@ -252,7 +252,7 @@ def remove_tables(folder: Path) -> None:
 
 
 def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Table:
-    """Print a table (with its conclusion if ``in_words``), write it into ``folder`` unless that is None, and return it."""
+    """Print a table (with its conclusion if ``in_words``), write it into ``folder`` (None = nowhere), and return it."""
     if folder:
         write_table(table, folder)
     print(flush=True)
