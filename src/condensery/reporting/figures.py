@@ -115,7 +115,7 @@ def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: st
 
 
 def _reached(line: Line, goal: float) -> float | None:
-    """Return the amount at which a line's mean first reaches ``goal``, at least its smallest amount; None if never."""
+    """Return the amount at which a line's mean first reaches ``goal`` (not below the smallest amount); None if never."""
     first = next((place for place, mean in enumerate(line.mean) if mean >= goal), None)
     if not first:
         return None if first is None else float(line.x[0])
