@@ -29,13 +29,13 @@ class PretrainSimlmConfig(SpanDecoderConfig):
     generator: Annotated[str | None, Input("encoder")] = None
     """the stage with the generator, a masked language model (such as pretrain_mlm); null: use ``generator_name``"""
     generator_name: str | None = "google/electra-base-generator"
-    """hub name or folder of the generator, with the tokenizer's vocabulary; null: use the stage ``generator``"""
+    """hub name or folder of the generator, which must have the tokenizer's vocabulary; null: use the stage ``generator``"""
     generator_revision: str | None = None
     """commit, tag or branch of the generator on the Hugging Face hub"""
     predict: Predict = "all"
     """all: both losses cover every token, as in the authors' code; replaced: only the replaced tokens"""
     decoder_init: Literal["random", "last"] = "last"
-    """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
+    """initial weights of the decoder; random, or last = copied from the backbone's last layers"""
     decoder_mask_rate: PositiveShare = 0.5
     """share of the decoder's tokens that are replaced, including those that are replaced for the encoder"""
     mask_rate: PositiveShare = 0.3
@@ -70,7 +70,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
 
     @property
     def further_rate(self) -> float:
-        """Share of the tokens to draw for the decoder, so that they and the encoder's together are ``decoder_mask_rate``."""
+        """Share of the encoder's unmasked tokens that are masked for the decoder, to reach ``decoder_mask_rate``."""
         return (self.decoder_mask_rate - self.mask_rate) / (1 - self.mask_rate)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
