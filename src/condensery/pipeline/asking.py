@@ -1,4 +1,4 @@
-"""Search with a retriever of a run (the key ``ask``); only the files that the search needs are read.
+"""Searches with a retriever of a run (the key ``ask``), and reads only the files that the search needs.
 
 If a run is finished and unchanged (``unchanged``), its tables and pages are not written again.
 """

@@ -297,7 +297,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         force: whether to compute the stage even if the artifact exists.
 
     Returns:
-        True if this call computed the artifact, False if another process did; or the failure.
+        True = this call computed the artifact, False = another process did; otherwise the failure of the stage.
     """
     before = memory_growth.resident()
     try:

@@ -3,7 +3,7 @@
 Hydra merges files and the command key by key. One of ``steps``, ``epochs`` and ``token_budget`` sets the length of training.
 So ``epochs`` of one file and ``steps`` of another could both be set. Here, setting one unsets the others.
 
-A recipe must not run commands, nor write anywhere unless the user requested it. The limits hold for every YAML file: recipes,
+A recipe must not run commands, and may write only where the user requested it. The limits hold for every YAML file: recipes,
 options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
 ``conf/launcher/``, which describes the machine. The command line also belongs to the user, and only ``may_be_called`` checks
 it. SECURITY.md explains the limits for users.

@@ -205,7 +205,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
 
 def _say_how_to_go_on(graph: Graph) -> None:
-    """Print the lines of the config's ``next``, or else the command that searches the run, if the run has an index."""
+    """Print the lines of the config's ``next``. Without them, print the command that searches the run, if it has an index."""
     if lines := study.going_on(graph.root.next or [NEXT] * can_answer(graph)):
         print("\n" + "\n".join(lines), flush=True)
 

@@ -171,7 +171,7 @@ class Tasks:
     """The tasks of one stage.
 
     Attributes:
-        wall: seconds of the tasks that have ended, where tasks that run at the same time count once.
+        wall: seconds of the tasks that have ended; tasks that run at the same time count once.
         cpu: CPU seconds of these tasks.
     """
 
@@ -293,7 +293,7 @@ class Tasks:
             done: is called for each task that has ended.
 
         Raises:
-            Exception: a task failed; the others are cancelled.
+            Exception: a task failed; the other tasks are cancelled.
         """
         self._check_room()
         once = {"max_calls": 1} if places or self.wanted["num_gpus"] else {}
@@ -350,7 +350,7 @@ class Tasks:
             print((lines + end).decode(errors="replace"), end="", flush=True)
 
     def _cancel(self, references: list[Any]) -> None:
-        """End tasks: by an exception in them, and after a while by force."""
+        """End tasks: first by an exception in each task, after a while by force."""
         for force in (False, True):
             for reference in references:
                 with suppress(Exception):

@@ -38,8 +38,8 @@ def write(
 ) -> tuple[list[Row], list[str]]:
     """Write results, study, table, curves, figures and page into ``folder``; print the table and the audits.
 
-    There is no table if the recipe has no rows or no row could be measured. ``table.recommend`` recommends a row even then.
-    A recipe without training has no curves.
+    There is no table if the recipe has no rows, or if no row could be measured. ``table.recommend`` recommends a row even
+    then. A recipe without training has no curves.
 
     Args:
         graph: graph of the run.
@@ -152,7 +152,7 @@ def measured_split(evaluation: Artifact, split: str) -> str:
     """Return the split that an evaluation measured, or ``split`` if the evaluation's config has no split.
 
     If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
-    are far higher than results of a full ranking, and must not be compared with them.
+    are far higher than results of a full ranking, and the two must not be compared.
     """
     config = evaluation.manifest["config"]
     measured = str(config.get("split", split))
