@@ -180,7 +180,7 @@ def _on_the_best(lines: Lines, at: int, against: int, is_next: bool, p: float) -
 def _on_dense(systems: Sequence[SummaryRow], mentioned: set[int]) -> str:
     """Return a sentence that compares the best purely dense row with BM25.
 
-    It is empty if there is no dense row or no BM25 row, or if the dense row is mentioned already.
+    The sentence is empty if there is no dense row or no BM25 row, or if the dense row is mentioned already.
     """
     dense = [i for i, system in enumerate(systems) if not system.kind.endswith(NOT_DENSE)]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]

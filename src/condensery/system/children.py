@@ -7,8 +7,8 @@ The parent passes ``Parent.here()`` to the child, and the child first calls ``en
   starts.
 - On any system, a thread of the child checks at intervals whether the child still has the same parent process.
 
-Watching for the end of a pipe would not work: a worker that waits for tasks holds both ends of the pipe itself, and so do
-its siblings, so the pipe stays open.
+Watching for the end of a pipe would not work: a worker that waits for tasks holds both ends of the pipe, and its siblings do
+too. So the pipe stays open.
 
 A program that is not part of this project cannot call ``end_with``. ``guarded`` starts such a program through a small
 process, which ends the program and its whole process group when the parent has ended.

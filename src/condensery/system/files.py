@@ -64,7 +64,7 @@ def check_file(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON. Raises ``UserError``, which names ``path``, if there is no file or it is not valid JSON."""
+    """Read JSON. Raises ``UserError``, which names ``path``, if the file is missing or is not valid JSON."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
