@@ -100,7 +100,7 @@ class SpannedBatches(SpanBatches):
 
 
 class SpannedDataModule(SpanPairDataModule):
-    """The data of COSTA: texts, which are single spans of documents, with random spans of each text.
+    """The data of COSTA: single texts of ``SpanPairDataModule``, with random spans of each text.
 
     Args:
         data, tokenizer: as in ``SpanPairDataModule``.

@@ -99,7 +99,7 @@ class LexmaeModule(MaskedAutoEncoderModule):
         return LexicalPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return SPLADE's weights of the texts (b, V), from the MLM head. Validation ranks passages by them."""
+        """Return SPLADE's weights of the texts (b, V), from the MLM head. Validation ranks passages by these weights."""
         return SparseEncoder(self.model.language_model).vectors(chunk)
 
 

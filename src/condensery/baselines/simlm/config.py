@@ -22,8 +22,8 @@ ELECTRA = EncoderSize(12, 256, 1024, 4, 30522)  # ELECTRA-base's generator
 class PretrainSimlmConfig(SpanDecoderConfig):
     """Pre-train by SimLM (Wang et al. 2023): encoder and decoder recover tokens that a frozen generator has replaced.
 
-    A masked language model fills in the masked tokens of a text twice, which gives two texts. The encoder reads one of them.
-    A shallow decoder reads the encoder's CLS vector and the other text, in which more tokens are replaced.
+    A masked language model fills in the masked tokens of a text twice, which gives two texts. The encoder reads one of the
+    two. A shallow decoder reads the encoder's CLS vector and the other text, in which more tokens are replaced.
     """
 
     generator: Annotated[str | None, Input("encoder")] = None

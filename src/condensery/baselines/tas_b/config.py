@@ -13,7 +13,7 @@ from condensery.stages.workload import Read, Work, known, product
 
 @stage("cluster_queries", "clusters:cluster_queries", version=1, makes="query_clusters")
 class ClusterQueriesConfig(StageConfig):
-    """Cluster the queries of a split by topic: k-means over the vectors that a retriever computes for them (TAS-B)."""
+    """Cluster the queries of a split by topic: k-means over the queries' vectors from a retriever (TAS-B)."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
