@@ -1,7 +1,8 @@
-"""Draw the types of figures that the reproduced papers contain.
+"""Draw the types of figures that the reproduced papers contain, and the differences of a table's rows from the baseline.
 
-The types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of training runs.
-Each figure is drawn from given numbers, wherever they come from. It is written as PNG, as SVG, and as CSV with the numbers.
+The papers' types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of
+training runs. Each figure is drawn from given numbers, wherever they come from. It is written as PNG, as SVG, and as CSV with
+the numbers.
 """
 
 import textwrap
