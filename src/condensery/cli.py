@@ -113,8 +113,8 @@ def prepared(arguments: list[str]) -> list[str]:
     - A recipe does not contain the keys that it leaves at their defaults. So that ``stages.round1.steps=9`` may set such a
       key, the argument gets Hydra's prefix ``++``. The config check reports a key that does not exist.
     - In ``output_root=~/x``, ``~`` is replaced by the home folder.
-    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. Hydra's grammar does not allow
-      some letters in a value, nor a quote in a recipe's name. These arguments are passed verbatim, too.
+    - A question (``ask=``) is passed to the config verbatim, with its commas and quotes. Hydra's grammar does not allow some
+      letters in a value, nor a quote in a recipe's name. Arguments with such characters are passed verbatim, too.
 
     Raises:
         UserError: a key is given twice (Hydra would silently use the last value), or a path in a sweep contains a comma

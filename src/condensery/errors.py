@@ -78,7 +78,7 @@ class DiskError(UserError):
 
 
 class HubError(UserError):
-    """Exception for a hub that cannot be reached, if a name is not in the hub's local cache. It ends the run at once."""
+    """Exception for a name that is not in the hub's local cache while the hub cannot be reached. It ends the run at once."""
 
 
 def of_the_disk(error: BaseException) -> DiskError | None:

@@ -107,7 +107,7 @@ def _wanted(part: Any, value: Any) -> str | None:
         return None
     limits = [(*BOUNDS[type(bound)], *astuple(bound)) for bound in bounds[1:]]
     right = isinstance(value, numbers.Integral if bounds[0] is int else numbers.Real) and not isinstance(value, bool)
-    # compared with an np.float32, the largest float would be infinite
+    # the largest float would be infinite if it were compared with an np.float32
     plain = value.item() if right and hasattr(value, "item") else value
     if right and abs(plain) <= sys.float_info.max and all(holds(plain, limit) for _, holds, limit in limits):
         return None

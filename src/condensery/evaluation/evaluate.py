@@ -32,8 +32,8 @@ def evaluate(
         retriever: a ``Retriever``, ``BM25``, or a combination of several retrievers (``Fused``).
         data: a folder in the BEIR layout, or a ``Collection``.
         metrics: name or names of metrics, such as NDCG@10, MRR@10, Recall@100, MAP or Success@5.
-        split: a split of the collection; for a folder train, dev or test, with the judgements in ``qrels/SPLIT.tsv``. Without
-            dev.tsv, ``dev`` has the train queries that the data modules hold out.
+        split: a split of the collection. The splits of a folder are train, dev and test, with judgements in
+            ``qrels/SPLIT.tsv``. Without dev.tsv, ``dev`` has the train queries that the data modules hold out.
 
     Returns:
         Name of a metric -> mean over the queries.

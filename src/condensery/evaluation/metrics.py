@@ -137,7 +137,7 @@ def score(
             results[metric][places] = [values[measure].get(name, 0.0) for name in names]
     for metric, (what, cutoff) in parsed.items():
         if what == "RR" and cutoff:
-            # trec_eval computes 1/rank without a cutoff, so a first hit beyond the cutoff is set to 0.
+            # trec_eval computes 1/rank without a cutoff. So the value of a first hit beyond the cutoff is set to 0.
             results[metric][results[metric] < 1.0 / cutoff] = 0.0
     return results
 

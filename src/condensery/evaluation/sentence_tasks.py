@@ -43,6 +43,6 @@ def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> flo
 
 
 def nearer(anchor: Vectors, positive: Vectors, negative: Vectors) -> NDArray[np.float64]:
-    """Return (n,): 1 where a triplet's positive is nearer to the anchor than the negative (Euclidean distance), else 0."""
+    """Return (n,): 1 if a triplet's positive is nearer to the anchor than the negative (Euclidean distance), else 0."""
     distances = [np.linalg.norm(anchor - other, axis=1) for other in (positive, negative)]
     return (distances[0] < distances[1]).astype(np.float64)

@@ -135,7 +135,7 @@ def queries_needed(differences: NDArray[np.float64], level: float) -> int | None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for multiple testing by Holm's (1979) step-down procedure. The result keeps their order."""
+    """Correct p-values for multiple testing by Holm's (1979) step-down procedure, and return them in the given order."""
     adjusted = [0.0] * len(p_values)
     highest = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -151,7 +151,7 @@ def four_digits(p: float) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """The 95 % confidence interval of a difference over queries and seeds, and the p-value of the hypothesis that it is 0."""
+    """The 95 % confidence interval of a difference over queries and seeds, and the p-value of a difference of 0."""
 
     low: float
     high: float

@@ -82,7 +82,7 @@ class Store:
 
         Args:
             artifacts: artifacts to check.
-            parents: whether to check their input artifacts too, as before a stage reads them.
+            parents: whether to check their input artifacts too.
 
         Raises:
             UserError: an artifact has changed since it was written.
@@ -99,7 +99,7 @@ class Store:
                 left += artifact.parents()
 
     def states(self, graph: Graph) -> dict[str, State]:
-        """Return the state of each node: whether a run would reuse it, compute it, or compute it after an input.
+        """Return the state of each node: whether a run would reuse the artifact, compute it, or first compute an input.
 
         Raises:
             UserError: an artifact is damaged.
@@ -205,12 +205,12 @@ def _for_all(files: Iterable[Path]) -> None:
 
 
 def _twice(path: Path, whole: bool = False) -> str:
-    """Return the fault of an artifact, checked twice because a forced run may replace the folder during the first check."""
+    """Return the fault of an artifact. A second check confirms it, because a forced run may replace the folder meanwhile."""
     return _damage(path, whole) if _damage(path, whole) and path.exists() else ""
 
 
 def _damage(path: Path, whole: bool) -> str:
-    """Return the fault of an artifact folder; empty if there is none.
+    """Return the fault of an artifact folder; an empty string if there is none.
 
     Args:
         path: folder of the artifact.
@@ -262,7 +262,7 @@ def _surplus(path: Path, files: Collection[str]) -> str:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest's content, which is equal before writing and after reading."""
+    """Return the digest of a manifest's content. Writing and reading the manifest does not change the digest."""
     text = json.dumps(json.loads(json.dumps(manifest)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

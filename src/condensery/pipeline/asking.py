@@ -1,4 +1,4 @@
-"""Search with a retriever of a run (the key ``ask``); only the files that the search needs are read.
+"""Searches with a retriever of a run (the key ``ask``), and reads only the files that the search needs.
 
 If a run is finished and unchanged (``unchanged``), its tables and pages are not written again.
 """
@@ -70,11 +70,11 @@ def _search(index: Artifact, collection: Collection, store: Store) -> Search:
 
 
 def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifact]:
-    """Return the name of the retriever to search, and the artifact (evaluation or index) through which its index is found."""
+    """Return the name of the retriever to search with, and the evaluation or index that leads to its index."""
     if graph.rows:
         best = best_row(rows)
         return best, Artifact(store.path(graph.nodes[graph.rows[best]]))
-    # not at the head of the file: it imports the metrics, which a search does not always need
+    # imported here, because the module imports the metrics, which a search does not always need
     from condensery.pipeline.reports.row_origins import unmeasured
 
     if told := unmeasured(graph, store):
@@ -85,8 +85,7 @@ def chosen(graph: Graph, store: Store, rows: Sequence[Row]) -> tuple[str, Artifa
 
 
 def best_row(rows: Sequence[Row]) -> str:
-    """Return the row that the table recommends, or else the row with the highest first metric (if several are equal, the
-    last).
+    """Return the row that the table recommends, or else the row with the highest first metric (of equal rows, the last).
 
     Raises:
         UserError: no row could be measured.
@@ -100,7 +99,7 @@ def best_row(rows: Sequence[Row]) -> str:
 
 
 def searched(artifact: Artifact, name: str) -> tuple[Artifact, Artifact]:
-    """Follow the manifests of an evaluation or an index to the index to search, and return it with its collection.
+    """Return the index to search and its collection. The manifests of an evaluation or an index lead to this index.
 
     Args:
         artifact: the evaluation or index.
@@ -164,7 +163,7 @@ def unchanged(graph: Graph, states: Mapping[str, State], folder: Path) -> list[R
     """Return the rows of a finished run of the same config and version; None if anything is left to do.
 
     Nothing is left to do under three conditions: every artifact exists, and no stage is forced; all files of the run still
-    exist; the results have the same content.
+    exist; the results have not changed since the run finished.
     """
     same = False
     with suppress(UserError, OSError, KeyError, TypeError):

@@ -106,10 +106,10 @@ class TableConfig(TableLayout):
         metrics: metrics that the table shows.
         split: split that is measured.
         optional: whether the table is left out if the data have no judgements of the split.
-        recommend: whether the text below the table recommends a row, which ``ask`` then searches
+        recommend: whether the text below the table recommends a row, with which ``ask`` then searches
             (``reporting.recommendation``).
-        with_train_queries: the recipe that is named below the table if the collection has judged train queries, which this
-            recipe does not use; None = no recipe is named.
+        with_train_queries: the recipe that is named below the table if the collection has judged train queries and this
+            recipe does not use them; None = no recipe is named.
         choose: the choice of a sweep among the values of a key (``pipeline.reports.chosen``); None = all jobs are shown.
         costs: costs of each row, in columns after the metrics, read from the manifests of its stages; not shown with
             ``columns``.
@@ -250,7 +250,7 @@ class RootConfig(NumberKeys):
 
 
 def hint_for_key(first: str) -> str:
-    """Return a hint about an unknown key, of which ``first`` is the first part: a key of a stage, or a similar key."""
+    """Return a hint about an unknown key that begins with ``first``: the full name of a stage's key, or a similar key."""
     if first in RootConfig.model_fields:  # then the stage or group checks the rest of the key
         return ""
     kinds = [kind for kind, stage in registry().items() if first in stage.config.model_fields]

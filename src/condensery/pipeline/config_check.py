@@ -50,7 +50,7 @@ def checked(model: type[Model], value: dict[str, Any], written: Callable[[Place]
 
 
 def needs_value(key: str) -> UserError:
-    """Return the error about a key that is still ``???``. For a key of a group, it names the file that explains the key."""
+    """Return the error about a key that is still ``???``. For a key of a group, the error names the file that explains it."""
     group = key.partition(".")[0]
     chosen = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     hint = f" (conf/{group}/{chosen}.yaml explains it)" if chosen else ""
@@ -58,9 +58,10 @@ def needs_value(key: str) -> UserError:
 
 
 def base_of(key: str) -> str:
-    """Return a hint if a key has no value because the command removes the key, or adds its stage by ``base=NAME``.
+    """Return a hint if a key has no value because of the command; otherwise an empty string.
 
-    A base may be for other recipes. ``stage=KIND`` removes the defaults of all other kinds of stages.
+    The command may remove the key (``~KEY``), remove the defaults of all other kinds of stages (``stage=KIND``), or add the
+    key's stage by a base that is for other recipes (``base=NAME``).
     """
     task = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     if removed := next((one for one in task if one[0] == "~" and f"{key}.".startswith(f"{one[1:]}.")), ""):
@@ -125,8 +126,8 @@ def _lookup(value: Any, place: Place) -> Any:
 def _place_in(value: Any, fault: Mapping[str, Any]) -> tuple[str | int, ...]:
     """Return pydantic's location without the names of union members, which are not keys.
 
-    The name of a union member may also be a key (``format: documents`` reads ``data.documents``). So a location can be split
-    in several ways; the result is the first way that leads to the value which pydantic rejected.
+    A union member may have the same name as a key (``format: documents`` reads ``data.documents``). So a location can be
+    split in several ways. The first way that leads to the rejected value is used.
     """
     loc, absent = fault["loc"], fault["type"] == "missing"
     around = loc[:-1] if absent else loc

@@ -13,7 +13,7 @@ from condensery.errors import SHOWN, StageError, UserError, close_to, message_wi
 
 
 class Stopped(BaseException):
-    """Raised from the exception that ends a run. Hydra lets it pass, and prints no lines of its own around the message."""
+    """Raised from the exception that ends a run. Hydra lets ``Stopped`` pass, and adds no lines to the message."""
 
 
 def in_one_line(error: BaseException) -> str | None:

@@ -1,7 +1,7 @@
 """Runs a graph: one stage after the other in this process, or several stages in parallel in worker processes.
 
 When a stage fails, the stages that depend on it are skipped, and all other stages continue. Stages that neither train nor
-need a trained model come first. When their data lack something that a later stage needs, the run ends at once.
+need a trained model come first. If the data of these stages lack something that a later stage needs, the run ends at once.
 
 A worker computes one stage after the other and never outlives this process. Each worker leads its own process group. So a
 stage's child processes end with the worker, and Ctrl-C reaches only this process. With Ray, stages are tasks of a cluster
@@ -55,14 +55,14 @@ class Failure:
 
 
 class FailedStage(NamedTuple):
-    """Why a stage has no artifact: the stage that failed, which is this stage or one that it depends on, and the reason."""
+    """The reason why a stage has no artifact, and the failed stage: this stage, or one that this stage depends on."""
 
     stage: str
     reason: str
 
 
 class Outcome(NamedTuple):
-    """The failures of stages, and the stages without an artifact because of them, by name."""
+    """The failures by the name of the failed stage, and every stage that has no artifact because of a failure, by name."""
 
     failures: Mapping[str, Failure]
     failed_stages: Mapping[str, FailedStage]
@@ -98,7 +98,7 @@ def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None
 
 
 def check_data(graph: Graph, store: Store, made: Collection[str], done: Collection[str]) -> None:
-    """Check the data of the finished stages ``made``, for every stage that reads them and is not in ``done``.
+    """Check the data of the finished stages ``made``, for every stage that reads these data and is not in ``done``.
 
     Raises:
         UserError: the data lack something that a stage needs. If few stages and rows depend on this stage, the message
@@ -131,7 +131,7 @@ def _without(graph: Graph, name: str) -> str:
 
 
 def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
-    """Return each stage that cannot be made because a stage of ``failed`` failed, with that failed stage."""
+    """Return, for each stage that cannot be made, the stage of ``failed`` that is the cause."""
     cause_of = {}
     for name, node in graph.nodes.items():  # in topological order
         if name in failed:
@@ -142,7 +142,7 @@ def causes(graph: Graph, failed: Collection[str]) -> dict[str, str]:
 
 
 def chain_lengths(graph: Graph) -> dict[str, int]:
-    """Return the number of stages in the longest chain from each node; the node with the longest chain is started first."""
+    """Return, for each node, the number of stages in the longest chain that begins at the node. Longer chains start first."""
     lengths = dict.fromkeys(graph.nodes, 1)
     for node in reversed(list(graph.nodes.values())):
         for parent in node.parents:
@@ -184,7 +184,7 @@ class _Run:
         return sorted(ready, key=lambda node: self.turns[node.name])
 
     def longest_first(self) -> list[Node]:
-        """Return the stages that can be started, in the order of ``ready``, and among those the longest chains first."""
+        """Return the stages of ``ready`` in the same groups, and within each group the longest chains first."""
         chains = chain_lengths(self.graph)
         return sorted(self.ready(), key=lambda node: (self.turns[node.name], -chains[node.name]))
 
@@ -297,7 +297,7 @@ def attempt(store: Store, runtime: Runtime, node: Node, force: bool) -> bool | F
         force: whether to compute the stage even if the artifact exists.
 
     Returns:
-        True if this call computed the artifact, False if another process did; or the failure.
+        True = this call computed the artifact, False = another process did; otherwise the failure of the stage.
     """
     before = memory_growth.resident()
     try:
@@ -359,10 +359,10 @@ class Worker:
 
     @staticmethod
     def stop(workers: Sequence["Worker"]) -> None:
-        """End the processes and their child processes: immediately when idle, by SIGTERM and then SIGKILL when busy.
+        """End the processes and their child processes: an idle process at once, a busy process by SIGTERM and then SIGKILL.
 
-        If a second signal raises during the wait for SIGTERM, SIGKILL follows at once. At exit, Python would wait for a
-        process that still runs.
+        If a second signal interrupts the wait after SIGTERM, SIGKILL follows at once. Otherwise Python would wait at exit for
+        a process that still runs.
         """
         try:
             for worker in workers:

@@ -59,7 +59,7 @@ class _ScoreFigure(_Figure):
 
 
 class DifferencesFigure(_ScoreFigure):
-    """The difference of each row of the table from the baseline, with the table's interval, in one metric."""
+    """The difference in one metric between each row of the table and the baseline, with the table's confidence interval."""
 
     kind: Literal["differences"]
     metric: Text | None = None
@@ -88,8 +88,8 @@ class ScoreByStepsFigure(_PanelsFigure):
     """A metric against the amount of pre-training of the row's encoder, over the jobs of a sweep.
 
     Attributes:
-        amount: ``tokens``, ``steps`` or ``cpu_seconds``, in total over all pre-training stages, or ``batch_size``, the texts
-            per batch of the last stage.
+        amount: ``tokens``, ``steps`` or ``cpu_seconds`` of all pre-training stages together; or ``batch_size``, the texts per
+            batch of the last pre-training stage.
         reference: a row, whose score at its largest amount is the target. A table gives the amount with which each
             other row first reaches the target.
     """
@@ -117,7 +117,8 @@ class FirstEpochsFigure(_StagesFigure):
     """Training losses of several stages on a log scale (figure 5 of the early version of Gao and Callan 2021a).
 
     Attributes:
-        epochs, steps: end of the x axis; at most one of the two is set, and null = the end of training.
+        epochs, steps: end of the x axis; at most one of the two is set. If both are null, the axis ends at the end of
+            training.
     """
 
     kind: Literal["first_epochs"]
@@ -140,7 +141,7 @@ class TrainingFigure(_StagesFigure):
     """Training loss and validation of several stages by step (Zhao et al., figures 3 to 5).
 
     Attributes:
-        metric: metric of validation; MRR@100 needs ``validation_candidates`` of the stages.
+        metric: metric of validation; MRR@100 needs the stages' key ``validation_candidates``.
     """
 
     kind: Literal["training"]

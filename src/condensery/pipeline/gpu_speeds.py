@@ -3,7 +3,7 @@
 from condensery.stages.workload import Work
 
 TERA = 1e12
-# Operations per second of dense products with bf16 inputs (V100, T4, RTX 2080 Ti: fp16) and fp32 sums; NVIDIA's data sheets
+# Operations per second of dense products with bf16 inputs (V100, T4, RTX 2080 Ti: fp16) and fp32 sums (NVIDIA)
 GPUS = {
     "b200": 2250 * TERA,
     "h200": 989 * TERA,

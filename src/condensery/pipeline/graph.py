@@ -33,7 +33,7 @@ class Node:
         kind: kind of the stage.
         config: the checked config.
         inputs: field of the config -> names of the nodes that the field reads.
-        made_from: field of the config -> references ``kind/id`` of these nodes' artifacts.
+        made_from: field of the config -> references ``kind/id`` of the artifacts of these nodes.
         id: id of the artifact; empty if it is unknown.
     """
 
@@ -66,8 +66,8 @@ class Graph:
         answers: name of the node whose index ``ask`` searches if the recipe has no rows.
         missing: in a dry run, the error about a missing input file whose sizes are known. The dry run then continues.
             Artifacts that depend on the file have no id.
-        unmeasured: row -> node of its index. Filled only if the table should recommend a row, but is left out because no
-            judgements exist to measure its rows.
+        unmeasured: row -> node of its index. Filled only if the table should recommend a row (``table.recommend``), but is
+            left out because judgements are missing.
         choice: a sentence that says which of several checkpoints the run continues with (``pipeline.several_checkpoints``).
     """
 
@@ -162,7 +162,7 @@ class _Builder:
         return self._made((joined or indexes or encoders)[-1], "index", lambda: "ask")
 
     def _made(self, name: str, product: str, key: Callable[[], str]) -> str:
-        """Add the node that makes ``product`` from ``name``, and return its name; ``key`` as in ``_adapted``."""
+        """Add the node that makes ``product`` from the stage ``name``; return the node's name. ``key``: see ``_adapted``."""
         made = self._adapted(name, product, key)
         self._add(made, ())
         return made
@@ -208,7 +208,8 @@ class _Builder:
         This step is the last, because ids depend on the content of files, and faults of the config are reported first.
 
         Args:
-            dry: whether the run is a dry run; then the error about a missing input of known size is returned, not raised.
+            dry: whether the run is a dry run. A dry run returns the error about a missing input of known size instead of
+                raising it.
 
         Raises:
             UserError: an input is missing.

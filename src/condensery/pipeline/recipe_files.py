@@ -97,7 +97,7 @@ def foreign_reference(text: str) -> str | None:
 
 
 class _Counter:
-    """Counts the nodes and the depth of a file with expanded aliases, without expanding them."""
+    """Counts the nodes and the depth that a file would have with expanded aliases."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,7 +107,7 @@ class _Counter:
         ] = {}  # nodes and depth; None: the anchor's node has not ended yet
 
     def refuse(self, event: yaml.Event, why: str) -> NoReturn:
-        """Raise ``UserError`` with the place of the event."""
+        """Raise ``UserError`` with the line of the event."""
         raise UserError(f"{self.path}:{event.start_mark.line + 1}: {why}")
 
     def add(self, event: yaml.Event) -> None:

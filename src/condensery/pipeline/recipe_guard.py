@@ -3,7 +3,7 @@
 Hydra merges files and the command key by key. One of ``steps``, ``epochs`` and ``token_budget`` sets the length of training.
 So ``epochs`` of one file and ``steps`` of another could both be set. Here, setting one unsets the others.
 
-A recipe must not run commands, nor write anywhere unless the user requested it. The limits hold for every YAML file: recipes,
+A recipe must not run commands, and may write only where the user requested it. The limits hold for every YAML file: recipes,
 options of groups, a folder of ``--config-dir``. Two exceptions belong to the user: ``conf/config.yaml``, and
 ``conf/launcher/``, which describes the machine. The command line also belongs to the user, and only ``may_be_called`` checks
 it. SECURITY.md explains the limits for users.
@@ -39,7 +39,7 @@ from condensery.system.files import NAME
 ROOT = "config"  # the name of the root config
 MODE = "hydra.mode=RUN"  # Hydra adds this override, unless the command or a file sets the key
 GROUPS = ("data", "backbone", "trainer", "launcher", "logger", "stage", "stages", "table", "figures")  # all mappings
-# keys over which a recipe may sweep; only the command line or the user's own files may set the others
+# keys over which a recipe may sweep; only the command line or the user's own files may sweep over other keys
 SWEEPABLE = {"experiment", "name", "seed", "jobs", "force", "ask", "next", "fetch", "estimate", "choose"}
 SWEEPABLE |= {"dry_run", "dry_run_gpu", "dry_run_share", "published_cost", "sentence_language", *GROUPS} - {"launcher"}
 
@@ -219,7 +219,7 @@ def lengths(config: Any) -> dict[str, set[str]]:
 def release(config: DictConfig, given: Mapping[str, set[str]]) -> None:
     """Keep the training length that was given last, and set the other training lengths to null.
 
-    For each stage in ``given``, the keys of ``RUN_LENGTHS`` that are not given become null, if a given key still has a value.
+    For each stage in ``given``: if a given key still has a value, the keys of ``RUN_LENGTHS`` that are not given become null.
     """
     for place, kept in given.items():
         settings = OmegaConf.select(config, place)
@@ -349,7 +349,7 @@ EXAMPLES = {"stages": ", such as {corpus: {stage: corpus}}", "figures": ", such 
 
 
 def check_sweep(place: Path | str, params: Any) -> None:
-    """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra takes the values as typed by the user."""
+    """Raise ``UserError`` if a recipe sweeps over a key that it may not set. Hydra reads the values like a typed command."""
     for key, value in items(params):
         if re.split(r"[^A-Za-z_]", key.lstrip("+"))[0] not in SWEEPABLE:
             raise UserError(f"{place}: hydra.sweeper.params.{key}: a recipe may not sweep over this")

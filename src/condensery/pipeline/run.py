@@ -53,7 +53,7 @@ class Finished:
 
     @property
     def error(self) -> UserError | StageError | None:
-        """The error at the end of the run: the single fault, or one line per fault with its stages; None = no fault."""
+        """The error at the end of the run: the single fault, or one line per fault with its stages; None without a fault."""
         texts = {name: str(failure.error) for name, failure in self.failures.items()}
         hit = {text: [name for name, other in texts.items() if other == text] for text in texts.values()}
         if not hit and self.faults:
@@ -82,7 +82,7 @@ def run(cfg: DictConfig) -> Finished:
 
 
 def _in_sweep(cfg: DictConfig, params: Mapping[str, str]) -> str:
-    """Return a line for a run without ``-m``: the recipe is a sweep, and this run is one of its jobs, or none of them.
+    """Return a line for a run without ``-m``. It says that the recipe is a sweep, and whether this run is one of its jobs.
 
     ``params``: key -> the values over which the recipe sweeps. A value may be a mapping of keys below this key.
     """
@@ -205,7 +205,7 @@ def run_all(cfg: DictConfig, job: study.Job | None = None) -> Finished:
 
 
 def _say_how_to_go_on(graph: Graph) -> None:
-    """Print the lines of the config's ``next``, or else the command that searches the run, if the run has an index."""
+    """Print the lines of the config's ``next``. Without them, print the command that searches the run, if it has an index."""
     if lines := study.going_on(graph.root.next or [NEXT] * can_answer(graph)):
         print("\n" + "\n".join(lines), flush=True)
 

@@ -2,7 +2,7 @@
 
 Each checkpoint has its own tokenizer, and so its own token ids. Therefore the recipe is composed separately for each
 checkpoint. The joint graph has the whole recipe of the chosen checkpoint. For every other checkpoint it has only the stages
-that measure the checkpoint and evaluate its rows. The artifacts of a checkpoint are the same as in a run with it alone.
+that measure the checkpoint and evaluate its rows. A checkpoint's artifacts are those of a run with this checkpoint alone.
 """
 
 import re
@@ -187,7 +187,8 @@ def _of_one(cfg: DictConfig, name: str | None, by: str | None, number: int) -> D
     Args:
         cfg: composed config.
         name: name of the checkpoint; None = the checkpoint that the config names.
-        by: name of the stage that measures checkpoints, which is left out with one checkpoint; None = there is no such stage.
+        by: name of the stage that measures checkpoints; None = there is no such stage. With one checkpoint, the stage is left
+            out.
         number: number of checkpoints in the run.
     """
     if name is None and by is None:

@@ -1,4 +1,4 @@
-"""Search the best passages for a query typed by the user, and print them."""
+"""Find the best passages for a query that the user types, and print them."""
 
 from rich.console import Console
 from rich.panel import Panel

@@ -13,7 +13,8 @@ def choice(kept: Kept) -> str:
     """Describe the content of ``kept.json`` in a sentence.
 
     The sentence names the queries on which the weights were chosen, and the weights that are kept. It also has the MRR@10 of
-    the initial checkpoint and of the best trained candidate, and if the candidate is better, its p-value with the limit.
+    the initial checkpoint and of the best trained candidate. If the candidate is better, the sentence adds the candidate's
+    p-value and the limit.
 
     Args:
         kept: a mapping with the keys

@@ -35,8 +35,8 @@ def comparison(
         split: split of the measured numbers in columns whose layout names no split.
         baseline: name of the line against which measured lines are tested. Without such a line, nothing is tested.
         title: the title if the layout has no title.
-        studies: studies of the table. If several commands measure a row of a paper and some of them are of these studies,
-            only these commands are shown.
+        studies: studies of the table. Of several commands that measure a row of a paper, only the commands of these studies
+            are shown, if there are any.
 
     Raises:
         UserError: systems, or seeds of one system, were evaluated on different queries.
@@ -97,7 +97,7 @@ def _add_published(table: Table, layout: TableLayout, studies: Sequence[str]) ->
 
 
 def _how_measured(rows: Sequence[PublishedRow], studies: Sequence[str]) -> str:
-    """Return the commands that measure a published line; if some are commands of ``studies``, only these.
+    """Return the commands that measure a published line, or only the commands of ``studies`` if there are any.
 
     If no command is of ``studies`` and there are reasons why the line is not measured, return the reasons instead.
     """
@@ -180,8 +180,8 @@ def _artifacts(rows: Iterable[Row]) -> str:
 def _means(layout: TableLayout, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
     """Return the rows of means that the columns name, and notes on the collections that each mean covers.
 
-    A system gets an average only if it was measured on all collections that the other columns name. Otherwise its average
-    could not be compared with a published average.
+    A system gets a mean only if it was measured on all collections that the other columns name. Otherwise its mean could not
+    be compared with a published mean.
     """
     named = list(dict.fromkeys(filter(None, (column.collection for column in layout.columns.values()))))
     whole = [row for row in tables.wholes(rows) if row.collection in named]

@@ -91,12 +91,12 @@ def conclusion(lines: Lines) -> str:
     If this sentence does not mention the best dense row, a second sentence compares that row with BM25.
 
     The best row is compared with a reference: the best BM25 row, else the table's baseline, else the first row. If the best
-    row itself is the reference, it is compared with the second best row. A BM25 row is excluded from all comparisons if most
-    of its queries share no term with any passage.
+    row itself is the reference, it is compared with the second best row. If most queries of a BM25 row share no term with any
+    passage, the row is excluded from all comparisons, and a last sentence says so.
 
     Returns:
-        The sentences; empty if there is nothing to compare. That is the case for fewer than two rows, for rows with
-        different collections, splits or sets of queries, and for a row without per-query values.
+        The sentences. If there is nothing to compare, only the sentences on excluded rows remain. There is nothing to compare
+        if there are fewer than two lines, several collections, splits or sets of queries, or a row without per-query values.
     """
     systems = lines.systems
     if len(systems) < 2:
@@ -148,7 +148,7 @@ def _is_unmatched(row: Row, kinds: Mapping[str, str]) -> bool:
 
 
 def _best(systems: Sequence[SummaryRow], among: Sequence[int] | None = None, but: Sequence[int] = ()) -> int:
-    """Return the index of the system with the highest mean. If several are equal, it is the last.
+    """Return the index of the system with the highest mean; of equal systems, the last.
 
     ``among``: indices to choose from; None = all. ``but``: indices to exclude.
     """
@@ -180,7 +180,7 @@ def _on_the_best(lines: Lines, at: int, against: int, is_next: bool, p: float) -
 def _on_dense(systems: Sequence[SummaryRow], mentioned: set[int]) -> str:
     """Return a sentence that compares the best purely dense row with BM25.
 
-    It is empty if there is no dense row or no BM25 row, or if the dense row is mentioned already.
+    The sentence is empty if there is no dense row or no BM25 row, or if the dense row is mentioned already.
     """
     dense = [i for i, system in enumerate(systems) if not system.kind.endswith(NOT_DENSE)]
     lexical = [i for i, system in enumerate(systems) if system.kind == BM25]

@@ -148,7 +148,7 @@ def _draw_validation(panel: "Axes", curve: Curve, highest: float) -> "Line2D":
 def _limits(lines: list[NDArray[np.float64]]) -> tuple[float, float]:
     """Return the limits of an axis that fits all values.
 
-    The axis starts at 0, or just below the lowest value if that is at least half of the highest value.
+    The axis starts at 0, or just below the lowest value if this value is at least half of the highest value.
     """
     low, high = min(float(line.min()) for line in lines), max(float(line.max()) for line in lines)
     return with_room(0.0 if low >= 0 and low < 0.5 * high else low, high)

@@ -93,7 +93,7 @@ class Figure:
 def canvas(height: float, width: float = WIDTH) -> Iterator["Canvas"]:
     """Open an empty figure of ``width`` x ``height`` inches in the style of the project. Save it within the ``with`` block.
 
-    It does not use pyplot, so there is no global state, no window system, and nothing to close.
+    The figure does not use pyplot, so there is no global state, no window system, and nothing to close.
     """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg

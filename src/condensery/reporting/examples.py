@@ -105,7 +105,7 @@ class Examples:
 
     Attributes:
         best, other: names of the compared rows; ``other`` is None if there is only one row.
-        by_answers: True = passages that contain an answer are relevant, False = passages that are judged relevant are.
+        by_answers: True = a passage is relevant if it contains an answer, False = a passage is relevant if it is judged so.
         job: the sweep job to which the rows belong; empty if there is only one job.
     """
 
@@ -147,7 +147,7 @@ class Examples:
 
 
 def compared(evaluations: Sequence[Evaluation], bm25: Sequence[bool]) -> tuple[str, int, int | None]:
-    """Return the metric by which the questions are chosen, and the indices of two rows: the best row but BM25, and BM25.
+    """Return the metric by which the questions are chosen, and the indices of the best row except BM25 and of the BM25 row.
 
     The second index is None if there is only one row. Of several rows with the highest mean, the last is the best. If there
     is no BM25 row, the best row is compared with the first row, or with the second row if the first is the best. The metric

@@ -1,7 +1,8 @@
-"""Draw the types of figures that the reproduced papers contain.
+"""Draw the types of figures that the reproduced papers contain, and the differences of a table's rows from the baseline.
 
-The types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of training runs.
-Each figure is drawn from given numbers, wherever they come from. It is written as PNG, as SVG, and as CSV with the numbers.
+The papers' types are: a metric as a function of training-set size or steps, attention entropy by layer, and losses of
+training runs. Each figure is drawn from given numbers, wherever they come from. It is written as PNG, as SVG, and as CSV with
+the numbers.
 """
 
 import textwrap
@@ -115,7 +116,7 @@ def equal_quality(panels: Mapping[str, Sequence[Line]], reference: str, unit: st
 
 
 def _reached(line: Line, goal: float) -> float | None:
-    """Return the amount at which a line's mean first reaches ``goal``, at least its smallest amount; None if never."""
+    """Return the amount at which a line's mean first reaches ``goal`` (not below the smallest amount); None if never."""
     first = next((place for place, mean in enumerate(line.mean) if mean >= goal), None)
     if not first:
         return None if first is None else float(line.x[0])

@@ -215,7 +215,7 @@ def _suspects(page: Page) -> list[tuple[str, str, list[list[Cell]]]]:
 
 
 def _failed(page: Page) -> list[tuple[str, str]]:
-    """Return (stages that failed, reason) for each different reason.
+    """Return (failed stages and jobs, reason) for each different reason.
 
     Each failed stage is listed with the number of later stages that could not run because of it.
     """

@@ -29,7 +29,7 @@ class Made:
         parts: the BM25 index and the encoders with which the row searches, as kind/id. If the stage ``keep_best`` kept only
             the initial checkpoint of a training run, the encoder is this checkpoint.
         trained: whether any of the parts was trained.
-        seconds: time of the row in seconds. Artifacts that a row without training also uses are not counted.
+        seconds: seconds that it took to make the row. Artifacts that an untrained row also uses are not counted.
         kept: content of ``kept.json`` if the stage ``keep_best`` chose the encoder; None otherwise.
         unknown: share of the texts' tokens that the encoder's tokenizer does not know.
     """
@@ -52,12 +52,12 @@ class Recommendation:
 def recommendation(lines: Lines, made: Mapping[str, Made]) -> Recommendation | None:
     """Recommend the simplest row that is at most ``CLOSE`` below the highest mean, and not significantly below it.
 
-    No simpler row may have a higher mean than the recommended row. Of two rows, the simpler one is decided by the first of
-    these criteria in which they differ: no training; fewer parts; BM25; an encoder that was chosen on other queries than the
-    evaluated ones (``Made.kept``); less time.
+    No simpler row may have a higher mean than the recommended row. The first criterion in which two rows differ decides which
+    row is simpler: no training; fewer parts; BM25; an encoder that was chosen on other queries than the evaluated ones
+    (``Made.kept``); less time.
 
-    With fewer than ``FEW`` queries, chance decides which row is the highest. The row that ``unmeasured`` would
-    choose is then recommended if ``_expected`` gives a reason for it and it is not significantly worse than the highest.
+    With fewer than ``FEW`` queries, chance decides which row is the highest. The row that ``unmeasured`` would choose is then
+    recommended if ``_expected`` gives a reason for this row, and the row is not significantly worse than the highest row.
 
     The text begins with the gain of training: each encoder that ``keep_best`` chose is compared with its baseline in the
     table. Intervals are 95 % confidence intervals, as in the table (``significance.interval``).
@@ -118,7 +118,7 @@ class _Words:
         return made.trained, len(made.parts), not lexical, of_test_alone, made.seconds, at
 
     def on_training(self, at: int) -> str:
-        """Return a sentence that compares a line's trained encoder with its baseline.
+        """Return a sentence that compares a line's trained encoder with the line's baseline.
 
         The sentence is empty if ``keep_best`` did not choose the encoder, if the encoder is fused with other parts, or if
         there is no baseline.
@@ -169,7 +169,7 @@ class _Words:
         """Return a warning that the row ``use`` was chosen on the same queries on which it is evaluated.
 
         With ``why``, the row was not chosen on these queries, and the sentence says so. ``worse`` is the name of the row that
-        would be recommended without judgements, if it is significantly worse; otherwise empty.
+        would be recommended without judgements, if this row is significantly worse; otherwise empty.
 
         If ``keep_best`` did not choose the row's trained weights, but kept the initial weights for another row, the warning
         also names the queries of that choice.
@@ -188,7 +188,7 @@ class _Words:
         return f"The row is chosen on the same {number_of(self.queries, 'queries')} of {split}, {bias}."
 
     def _sides(self, at: int, against: int) -> list[list[NDArray[np.float64]]]:
-        """Return for each of two lines its values (queries,) for each seed, in the same order of the queries."""
+        """Return, for each of two lines, the values (queries,) of each seed. Both lines have the same order of queries."""
         ids = self.lines.systems[against].evaluation.query_ids
         return [of_each_seed(self.lines.measured.seeds[one][0], self.lines.metric, ids) for one in (at, against)]
 

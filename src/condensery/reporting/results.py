@@ -36,8 +36,8 @@ class Row:
         recommended: reasons for the recommendation if the table recommends this row (``table.recommend``); empty otherwise.
         costs: cost -> its amount, for the costs that the table shows (``table.costs``).
         settings: in a sweep, config key -> the values of this key in the jobs that produced this row.
-        configs: config key -> its values in the stages that the artifact was made by; empty if these are not known. They are
-            read from the artifacts, and are not written.
+        configs: config key -> its values in the stages that made the artifact; empty if the stages are not known. These
+            values are read from the artifacts, and are not written.
     """
 
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)

@@ -111,7 +111,7 @@ class Table:
         names: labels of the lines.
         cells: cells of each line.
         sources: source of each line's numbers; empty if all numbers were measured in one run.
-        origins: how each line was or would be measured: artifacts, commands, or why not; empty if there are no ``sources``.
+        origins: how each line was or would be measured: artifacts, commands, or a reason why not; empty without ``sources``.
         blocks: blocks of lines, in order; empty if all lines form one block without a heading.
         turned: whether the table is shown transposed, because it has many columns.
         conclusion: result of the table in one or two sentences; may be empty.
@@ -229,7 +229,7 @@ def _whole(row: Row) -> str:
 def _means(rows: Sequence[Row], parts: Mapping[str, set[str]], whole: Callable[[Row], str]) -> list[Row]:
     """For each system, split, seed and group of collections, return a row with the means of the metrics.
 
-    A system without results on some collection of the group gets no row. Metrics that some collection lacks are left out.
+    A system that lacks results on any collection of the group gets no row. Metrics that any collection lacks are left out.
 
     ``parts``: group -> its collections. ``whole``: function that returns the group to which a row belongs.
     """

@@ -216,10 +216,10 @@ def escape(text: str) -> str:
 def records(table: Table) -> tuple[list[str], list[list[str]]]:
     """Return the table as records: the column names, and lines of strings.
 
-    The column of a metric holds only the numbers. After it, further columns are added if any line needs them: the standard
-    deviation over seeds, the p-value against the baseline, and the different numbers of papers that disagree. If papers
-    disagree, the column of the metric holds the highest number. A missing value is an empty string. The last column says how
-    each line was or would be measured.
+    The column of a metric holds only the numbers. After this column, further columns are added if any line needs them: the
+    standard deviation over seeds, the p-value against the baseline, and the different numbers of papers that disagree. If
+    papers disagree, the column of the metric holds the highest number. A missing value is an empty string. The last column
+    says how each line was or would be measured.
     """
     table = one_lined(table)
     header = [*(["block"] if table.blocks else []), "row", *([SOURCE] if table.sources else [])]

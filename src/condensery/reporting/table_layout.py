@@ -24,8 +24,8 @@ class ColumnLayout(Keys):
         collection: collection of the measured rows; None = one block per collection.
         where: settings that the measured rows must have, such as ``stage.finetune.train_queries: 1000``.
         ending: suffix of row names, such as `` + hard negatives``. The column shows the measured rows with this suffix, each
-            in the line named by the rest of the row's name. A column without an ending shows the rows that have the ending
-            of no other column.
+            in the line named by the rest of the row's name. A column without an ending shows the rows whose names have no
+            other column's ending.
         best: which number is marked as the best.
     """
 

@@ -3,11 +3,12 @@
 The parent passes ``Parent.here()`` to the child, and the child first calls ``end_with``. Two mechanisms work together:
 
 - Linux kills the child as soon as the thread that started it has ended (prctl(2), PR_SET_PDEATHSIG), even during a long
-  computation. A thread may end long before its process, so this is used only for children that the main thread starts.
+  computation. A thread may end long before its process, so this mechanism is used only for children that the main thread
+  starts.
 - On any system, a thread of the child checks at intervals whether the child still has the same parent process.
 
-Watching for the end of a pipe would not work: a worker that waits for tasks holds both ends of the pipe itself, and so do
-its siblings, so the pipe stays open.
+Watching for the end of a pipe would not work: a worker that waits for tasks holds both ends of the pipe, and its siblings do
+too. So the pipe stays open.
 
 A program that is not part of this project cannot call ``end_with``. ``guarded`` starts such a program through a small
 process, which ends the program and its whole process group when the parent has ended.
@@ -35,7 +36,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def cores() -> int:
     """Return the number of CPU cores that this process may use.
 
-    The quota of a container (cgroup v2) limits it, rounded up to whole cores.
+    The quota of a container (cgroup v2), rounded up to whole cores, limits this number.
     """
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # there is no quota, or it is "max"
@@ -62,7 +63,7 @@ class Parent:
         return cls(os.getpid(), threading.current_thread() is threading.main_thread())
 
     def end_with(self) -> None:
-        """Make this process, and the group that it leads, end when the parent ends, or now if the parent has ended."""
+        """Make this process, and the group that it leads, end when the parent ends, or at once if the parent has ended."""
         if self.main_thread:
             _killed_with_parent()
         if self.gone():  # the parent may have ended before the call above
@@ -70,7 +71,7 @@ class Parent:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def gone(self) -> bool:
-        """Return whether the parent has ended. Call it in the child, whose parent process is then a different one."""
+        """Return whether the parent has ended. Call it in the child, which gets another parent when its parent ends."""
         return os.getppid() != self.process
 
     def _watch(self) -> NoReturn:

@@ -26,8 +26,8 @@ RECOMPUTE = "delete the folder of this file, and the next run computes it again"
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``. If the block ends without error, the temporary path is renamed to ``path``.
 
-    Its name is random, because two threads may write the same path at once. So may processes of two containers, whose ids
-    may be equal.
+    The temporary name is random, because two threads may write the same path at once, and so may two processes of different
+    containers that have the same process id.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
@@ -64,7 +64,7 @@ def check_file(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON. Raises ``UserError``, which names ``path``, if there is no file or it is not valid JSON."""
+    """Read JSON. Raises ``UserError``, which names ``path``, if the file is missing or is not valid JSON."""
     check_file(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))

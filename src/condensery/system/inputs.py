@@ -49,7 +49,7 @@ def standing(path: Path) -> str:
 
 
 def fault(path: Path, wanted: str = FILE) -> str:
-    """Return why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); an empty string if it is."""
+    """Return why ``path`` is not of the kind ``wanted`` (``FILE`` or ``FOLDER``); an empty string if it is of this kind."""
     actual = standing(path)
     if actual == wanted:
         return ""

@@ -3,10 +3,11 @@
 No tensor outlives its chunk. Yet the memory of a process grew by half between its 4th and its 50th chunk. The causes and
 the remedies are:
 
-- Compiled kernels. oneDNN and PyTorch's layer above it each cache a thousand compiled kernels by shape, some of them with
-  buffers, and chunks have many shapes. Here PyTorch keeps 16 kernels. oneDNN, which multiplies matrices in bf16, keeps 512.
-  These 512 kernels take up to 0.4 GB. But a kernel takes up to 6 ms to compile. With only 16 kernels, a step of fine-tuning
-  a model of 4 layers and 256 dimensions took 1.3 times as long (Xeon with AMX). In fp32, time and memory are the same.
+- Compiled kernels. oneDNN and PyTorch's layer above oneDNN each cache a thousand compiled kernels, one per shape, and some
+  kernels hold buffers. Chunks have many shapes. Here PyTorch keeps 16 kernels. oneDNN, which multiplies matrices in bf16,
+  keeps 512. These 512 kernels take up to 0.4 GB. But a kernel takes up to 6 ms to compile. With only 16 kernels, a step of
+  fine-tuning a model of 4 layers and 256 dimensions took 1.3 times as long (Xeon with AMX). In fp32, the number of kernels
+  changes neither time nor memory.
 - Heap fragments. PyTorch allocates memory at multiples of 64 bytes. To align a block, glibc (2.36) cuts off a small fragment
   before the block and puts the fragment into its lists of small free blocks. A small object may then take the fragment. So
   the fragment cannot be merged again with the large free block after it, and the next tensor of the same size does not fit.
@@ -37,9 +38,9 @@ PROCESS = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1
 """The environment variables that a training process starts with. ``keep_flat`` does the rest, and works without these
 variables too.
 
-With hugetlb=1, glibc (2.35) asks the system for large pages, if the system gives them on request (``madvise`` in
-/sys/kernel/mm/transparent_hugepage/enabled). Training then waits less for the translation of addresses. Older releases
-of glibc ignore the setting.
+With hugetlb=1, glibc (2.35) asks the system for large pages. This helps if the system gives them on request (``madvise`` in
+/sys/kernel/mm/transparent_hugepage/enabled). Training then waits less for the translation of addresses. Older releases of
+glibc ignore the setting.
 """
 
 
@@ -61,7 +62,7 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def keep_flat() -> None:
-    """Prevent the growth of memory. Call it before the first matrix product. Environment variables that are set are kept."""
+    """Prevent the growth of memory. Call it before the first matrix product. Variables that are already set are kept."""
     for name, value in _KERNELS.items():
         os.environ.setdefault(name, value)
     if library := _libc():

@@ -60,7 +60,7 @@ def _line_of(names: dict[str, object], path: str) -> int | None:
 def _guarded(path: str, line: int) -> bool:
     """Return whether the top-level statement at this line of the file tests if this process is the main one.
 
-    It may test a name: ``MAIN = __name__ == "__main__"``, or a function that returns this.
+    It may test a name: ``MAIN = __name__ == "__main__"``, or a function that returns this comparison.
     """
     try:
         statements = ast.parse(Path(path).read_bytes()).body

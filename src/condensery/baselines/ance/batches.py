@@ -77,7 +77,7 @@ class RefreshedBatches:
         return (self.place(refresh) / "queries.npy").exists()
 
     def asked(self, refresh: int, last: int) -> Ids:
-        """Return the distinct queries (n,) of a refresh's steps before the step ``last``, as numbered in ``training``."""
+        """Return the distinct training queries (n,) of a refresh's steps, without the steps from ``last`` on."""
         steps = range(refresh * self.every, min((refresh + 1) * self.every, last))
         return np.unique(np.concatenate([self.triples.order(step)[1] for step in steps]))
 

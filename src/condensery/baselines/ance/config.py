@@ -18,13 +18,13 @@ from condensery.stages.workload import Read, Work, known, product, search, total
 class FinetuneAnceConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """Train a bi-encoder on hard negatives that are mined again from the current weights while training goes on (ANCE).
 
-    Before the first step, and again every ``refresh_every`` steps, all passages are encoded with the current weights. The
-    best passages of each query of the next steps become the query's negatives. ``init`` is a retriever that has learned
-    from BM25's negatives (the paper's warm-up). Lists of ``negatives``, if any, are pooled with the mined lists.
+    Before the first step, and again every ``refresh_every`` steps, all passages are encoded with the current weights. In the
+    next steps, the negatives of a query are drawn from its best passages. ``init`` is a retriever that has learned from
+    BM25's negatives (the paper's warm-up). Lists of ``negatives``, if any, are pooled with the mined lists.
     """
 
     refresh_every: Count = 10000
-    """steps after which negatives are mined again; if it is not below ``steps``: mined once, before the first step"""
+    """steps after which negatives are mined again; ``steps`` or more: mined only once, before the first step"""
     depth: Count = 200
     """best passages of a query from which its negatives are drawn; relevant passages do not count"""
     negatives_per_query: Count = 1

@@ -35,8 +35,8 @@ INDEX = "index"  # subfolder of a refresh, removed once its queries are searched
 class Refresh(pl.Callback):
     """Mines negatives before the first step and after every ``batches.every`` steps, for the steps up to the next refresh.
 
-    The processes divide the passages and the queries among themselves. A resumed run keeps what the killed run has written,
-    because it reaches a refresh with the same weights and would write the same again.
+    The processes divide the passages and the queries among themselves. A resumed run keeps the lists that the killed run has
+    written, because it would mine the same lists again with the same weights.
 
     Attributes:
         batches: the batches, which say which queries come next.
@@ -72,7 +72,7 @@ class Refresh(pl.Callback):
             self._refresh(trainer, pl_module, refresh)
 
     def _refresh(self, trainer: pl.Trainer, module: Any, refresh: int) -> None:
-        """Mine with the current weights, if this has not been done. Remove the refreshes that no resumed run can need."""
+        """Mine with the current weights, unless the lists are complete. Remove the refreshes that no resumed run can need."""
         group, since = self.group(), time.monotonic()
         if group.from_rank_zero(lambda: self.batches.there(refresh)):
             return
@@ -112,7 +112,7 @@ class Refresh(pl.Callback):
         rank_in_shards(ranked, rows, folder, label, size=SHARD, group=group)
 
     def _free(self, chosen: Ids, found: Ids) -> NDArray[np.bool_]:
-        """Return a mask (m, k): True where a passage ``found`` (m, k) may be a negative of its query ``chosen`` (m,)."""
+        """Return a mask (m, k): True if a passage in ``found`` (m, k) may be a negative of its query in ``chosen`` (m,)."""
         training = self.batches.triples.training
         excluded, numbers = training.no_negatives(chosen)
         named = found if training.known is None else training.known.passages.first(found)  # (m, k)

@@ -29,13 +29,13 @@ class PretrainCostaConfig(PretrainMlmConfig):
     spans_each: Count = 5
     """spans of a text for each granularity: words, phrases, sentences and paragraphs"""
     phrase: Words | None = (4, 16)
-    """least and most words of a phrase; null: no phrases. A text that is too short for a granularity has no spans of it"""
+    """least and most words of a phrase; null: no phrases. A text that is too short for a granularity has no such spans"""
     sentence: Words | None = (16, 64)
     """least and most words of a sentence; null: no sentences"""
     paragraph: Words | None = (64, 128)
     """least and most words of a paragraph; null: no paragraphs"""
     projector: bool = True
-    """two layers map the text's vector before it is compared with its spans' vectors; retrieval does not use these layers"""
+    """whether two layers, not used in retrieval, map the text's vector before it is compared with its spans' vectors"""
     temperature: Positive = 1.0
     """temperature of the contrastive loss, which divides the inner products"""
     contrast_weight: Weight = 0.1

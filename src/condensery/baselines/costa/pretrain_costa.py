@@ -92,7 +92,7 @@ class SpanVectors:
 
 
 class CostaModule(CondenserModule):
-    """COSTA (Ma et al. 2022): MLM plus ``group_contrast`` of texts and spans. Trained on ``SpannedDataModule``.
+    """COSTA (Ma et al. 2022): MLM plus ``group_contrast`` of texts and spans. Train it on ``SpannedDataModule``.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser`` without a head.

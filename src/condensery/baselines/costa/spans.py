@@ -38,8 +38,8 @@ def draw_spans(
 ) -> NDArray[np.int64]:
     """Draw spans of whole words from one text.
 
-    The number of words is least + (most - least) x, rounded, where x is a sample from Beta(4, 2). ``most`` is at most the
-    number of words of the text. All positions of a span of this length are equally likely.
+    The number of words is least + (most - least) x, rounded, where x is a sample from Beta(4, 2). ``most`` is reduced to the
+    number of words of a shorter text. All positions of a span of this length are equally likely.
 
     Args:
         words: (w + 1,) position of the first token of each word, and the position after the last word.
@@ -100,7 +100,7 @@ class SpannedBatches(SpanBatches):
 
 
 class SpannedDataModule(SpanPairDataModule):
-    """The data of COSTA: texts, which are single spans of documents, with random spans of each text.
+    """The data of COSTA: single texts of ``SpanPairDataModule``, with random spans of each text.
 
     Args:
         data, tokenizer: as in ``SpanPairDataModule``.

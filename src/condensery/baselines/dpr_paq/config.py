@@ -25,7 +25,7 @@ class QuestionPairsConfig(StageConfig):
     """
 
     queries: Annotated[str | None, Input("queries")] = None
-    """the stage with generated queries; each is judged relevant to its passage; null: read the files in ``root``"""
+    """the stage with generated queries, each judged relevant to its passage; null: read the files in ``root``"""
     root: Annotated[str | None, Operational()] = None  # the id depends on the content, not on the path
     """folder of PAQ's files, plain or .gz; null: use ``queries``"""
     passages: Annotated[str, Operational()] = "psgs_w100.tsv"

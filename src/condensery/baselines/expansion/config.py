@@ -30,8 +30,8 @@ class ExpandedBm25Config(Bm25Config):
 class FilterQueriesConfig(ScoringStageConfig, QueryStageConfig):
     """Keep the generated queries that cross-encoders judge most relevant to their passages (doc2query--).
 
-    The method is by Gospodinov et al. 2023. One threshold holds for all passages: it is the quantile of all scores
-    above which ``share`` of the queries lie. So a passage may keep all of its queries, or none.
+    The method is by Gospodinov et al. 2023. One threshold holds for all passages: the quantile above which the share
+    ``share`` of all scores lies. So a passage may keep all of its queries, or none.
     """
 
     queries: Annotated[str, Input("queries")]

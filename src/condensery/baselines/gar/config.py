@@ -23,10 +23,10 @@ register_index("expanded_queries", "condensery.baselines.gar.expansion:ExpandedQ
 
 @stage("query_contexts", "training:query_contexts", version=1, makes="contexts")
 class QueryContextsConfig(StageConfig):
-    """Collect what a generator learns to write from a judged query: answer, sentence with the answer, titles of its passages.
+    """Collect what a generator learns to write from a judged query: answer, sentence with the answer, passages' titles.
 
-    The run prints which of the three the collection lacks, and the generator learns only the others. Without answers, the
-    sentence that is most similar to the query is collected.
+    The run prints which of these texts the collection lacks. The generator learns only texts that the collection has. Without
+    answers, the sentence that is most similar to the query is collected.
     """
 
     data_checks: ClassVar[Mapping[str, Sequence[str]]] = {"corpus": ["judged"]}
@@ -35,7 +35,7 @@ class QueryContextsConfig(StageConfig):
     split: Split = "train"
     """the split whose judged queries are used"""
     targets: Annotated[list[Literal["answer", "sentence", "title"]], Field(min_length=1)] | None = None
-    """texts that are collected, such as [answer]; null: all three. The paper trains one model for each of the three"""
+    """texts that are collected, such as [answer]; null: all three. The paper trains one model for each kind of text"""
     titles: Count = 5
     """maximum number of titles of a query's relevant passages, which are written one after another with commas"""
 
@@ -82,8 +82,7 @@ class ExpandQueriesConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     splits: Annotated[list[Split], Field(min_length=1)] | None = None
-    """splits whose queries are expanded by this stage; null: all except train. Other queries are expanded when they are
-    searched for"""
+    """splits whose queries are expanded by this stage; null: all except train. Other queries are expanded in the search"""
     batch_size: Count = 32
     """queries per batch; another size may change a text, because logits are rounded differently"""
     precision: Precision

@@ -1,4 +1,4 @@
-"""Stages ``expand_queries`` and ``expanded_queries``: a generator expands queries, and an index searches with them.
+"""Stages ``expand_queries`` and ``expanded_queries``: a generator expands queries, and an index searches with the result.
 
 Shapes: n queries, k results, m texts of a query.
 """

@@ -1,6 +1,6 @@
 """The loss of LED (Zhang et al. 2023): a contrastive loss, plus a loss on the order of a lexical teacher's ranking.
 
-Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, m scored passages of a query at most.
+Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, at most m scored passages of a query.
 """
 
 from torch import Tensor

@@ -70,8 +70,8 @@ class LexmaeModule(MaskedAutoEncoderModule):
 
         a = softmax(max_i of the logits of token i),   b = a W,   L = mean CE of the encoder + mean CE of the decoder
 
-    The maximum is over the tokens between [CLS] and [SEP]; W are the embeddings of the vocabulary, without gradient. Trained
-    on ``NestedDataModule``; on ``SpanPairDataModule(pairs=None)`` the decoder's masks are independent of the encoder's.
+    The maximum is over the tokens between [CLS] and [SEP]; W are the embeddings of the vocabulary, without gradient. Train it
+    on ``NestedDataModule``. On ``SpanPairDataModule(pairs=None)``, the decoder's masks are independent of the encoder's.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder.
@@ -99,7 +99,7 @@ class LexmaeModule(MaskedAutoEncoderModule):
         return LexicalPrediction(self.model, counts, {"mlm_late": self.mlm_weight, "mlm_context": 1.0}), None
 
     def vectors(self, chunk: Chunk) -> Tensor:
-        """Return SPLADE's weights of the texts (b, V), from the MLM head. Validation ranks passages by them."""
+        """Return SPLADE's weights of the texts (b, V), from the MLM head. Validation ranks passages by these weights."""
         return SparseEncoder(self.model.language_model).vectors(chunk)
 
 

@@ -1,4 +1,4 @@
-"""Stage ``pretrain_master``: MLM, and three decoders with tasks of their own (Zhou et al. 2022).
+"""Stage ``pretrain_master``: MLM, and three decoders, each with another task (Zhou et al. 2022).
 
 Symbols in shapes: b rows of a chunk, d hidden size.
 """
@@ -73,8 +73,8 @@ class MasterModule(MaskedAutoEncoderModule):
 
         L = mlm_weight CE(encoder) + CE(decoder of itself) + CE(decoder of the other passage) + CE(decoder of the query)
 
-    All losses share the MLM head. Only the decoder of the passage itself is saved, beside the backbone.
-    Trained on ``MasterDataModule``.
+    All losses share the MLM head. Only the decoder of the passage itself is saved, beside the backbone. Train it on
+    ``MasterDataModule``.
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder`` with a masked decoder, which

@@ -27,8 +27,8 @@ EXPECTED = (
 class ReadNliConfig(StageConfig):
     """Read pairs of sentences with a label: entailment, contradiction or neutral (SNLI, MultiNLI, AllNLI, or your own).
 
-    A pair without a gold label (-, or -1) is left out. Labels 0, 1 and 2 are entailment, neutral and contradiction, as in the
-    data sets of the hub. In a file with a field ``split``, the pairs of ``train`` are read.
+    A pair without a gold label (``-`` or ``-1``) is left out. Labels 0, 1 and 2 are entailment, neutral and contradiction, as
+    in the data sets of the hub. From a file with a field ``split``, only the pairs of ``train`` are read.
     """
 
     tokenizer: Annotated[str, Input("tokenizer")] = "tokenizer"

@@ -34,7 +34,7 @@ def joint_loss(retriever: Tensor, reranker: Tensor, divergence: Divergence = "of
         sum over p of S_de(q, p) log (S_de(q, p) / S_ce(q, p)) - log S_ce(q, p+),
 
     where de is the dual encoder (the retriever), ce the cross-encoder (the re-ranker), and p+ the positive. Both models get
-    the gradient of both terms, so each is a teacher of the other.
+    the gradient of both terms, so each model teaches the other.
 
     Args:
         retriever: (l, s) inner products; column 0 holds the positives.

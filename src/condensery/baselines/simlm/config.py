@@ -22,20 +22,20 @@ ELECTRA = EncoderSize(12, 256, 1024, 4, 30522)  # ELECTRA-base's generator
 class PretrainSimlmConfig(SpanDecoderConfig):
     """Pre-train by SimLM (Wang et al. 2023): encoder and decoder recover tokens that a frozen generator has replaced.
 
-    A masked language model fills in the masked tokens of a text twice, which gives two texts. The encoder reads one of them.
-    A shallow decoder reads the encoder's CLS vector and the other text, in which more tokens are replaced.
+    A masked language model fills in the masked tokens of a text twice, which gives two texts. The encoder reads one of the
+    two. A shallow decoder reads the encoder's CLS vector and the other text, in which more tokens are replaced.
     """
 
     generator: Annotated[str | None, Input("encoder")] = None
     """the stage with the generator, a masked language model (such as pretrain_mlm); null: use ``generator_name``"""
     generator_name: str | None = "google/electra-base-generator"
-    """hub name or folder of the generator, with the tokenizer's vocabulary; null: use the stage ``generator``"""
+    """hub name or folder of the generator, which must have the tokenizer's vocabulary; null: use the stage ``generator``"""
     generator_revision: str | None = None
     """commit, tag or branch of the generator on the Hugging Face hub"""
     predict: Predict = "all"
     """all: both losses cover every token, as in the authors' code; replaced: only the replaced tokens"""
     decoder_init: Literal["random", "last"] = "last"
-    """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
+    """initial weights of the decoder; random, or last = copied from the backbone's last layers"""
     decoder_mask_rate: PositiveShare = 0.5
     """share of the decoder's tokens that are replaced, including those that are replaced for the encoder"""
     mask_rate: PositiveShare = 0.3
@@ -70,7 +70,7 @@ class PretrainSimlmConfig(SpanDecoderConfig):
 
     @property
     def further_rate(self) -> float:
-        """Share of the tokens to draw for the decoder, so that they and the encoder's together are ``decoder_mask_rate``."""
+        """Share of the encoder's unmasked tokens that are masked for the decoder, to reach ``decoder_mask_rate``."""
         return (self.decoder_mask_rate - self.mask_rate) / (1 - self.mask_rate)
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:

@@ -128,7 +128,7 @@ class TokenReplacer(nn.Module):
         return torch.cat(found)
 
     def _logits(self, ids: Tensor, seen: Tensor, where: Tensor) -> Tensor:
-        """Return the logits (k, V) at the k positions where ``where``, bool (b, t), is True. No others are projected."""
+        """Return the logits (k, V) at the k positions that ``where``, bool (b, t), marks. Only these are projected."""
         chosen = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0][where],))
         with chosen:
             found: Tensor = self.model(input_ids=ids, attention_mask=seen.long()).logits

@@ -18,7 +18,7 @@ from condensery.training.data.triple_batches import TripleBatches
 
 
 def finetune_tas_b(config: FinetuneTasBConfig, context: Context) -> dict[str, Any]:
-    """Train the retriever as ``finetune`` does, on other batches."""
+    """Train the retriever as ``finetune`` does, but on batches of one topic."""
     return finetune(config, context, partial(_sampled, config, context))
 
 
@@ -76,10 +76,9 @@ class BalancedPairs:
     """Draws pairs of a positive and a hard negative such that the teacher's margins of the pairs are spread evenly.
 
     The range of the teacher's margins t(q, p+) - t(q, p-) over all pairs of a query is divided into ``bins`` bins of equal
-    width. A non-empty bin is drawn, all with the same probability, and then a pair in this bin.
-    Without bins, most drawn pairs would have a large margin and teach little. Further negatives are drawn in the same way
-    from the query's other pairs with this positive. If the teacher has scored too few of them,
-    ``TripleBatches.draw_evenly`` draws the rest.
+    width. First a non-empty bin is drawn, each with the same probability, and then a pair in this bin. Without bins, most
+    drawn pairs would have a large margin and teach little. Further negatives are drawn in the same way from the query's other
+    pairs with this positive. If the teacher has scored too few of these pairs, ``TripleBatches.draw_evenly`` draws the rest.
 
     Attributes:
         batches: the batches, which hold the queries, the passages and the teacher's scores.

@@ -13,7 +13,7 @@ from condensery.stages.workload import Read, Work, known, product
 
 @stage("cluster_queries", "clusters:cluster_queries", version=1, makes="query_clusters")
 class ClusterQueriesConfig(StageConfig):
-    """Cluster the queries of a split by topic: k-means over the vectors that a retriever computes for them (TAS-B)."""
+    """Cluster the queries of a split by topic: k-means over the queries' vectors from a retriever (TAS-B)."""
 
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
@@ -62,15 +62,15 @@ class FinetuneTasBConfig(FinetuneConfig):
     passage_length: TextLength = 200
     """maximum tokens of a passage; with ``passages``, the length of that index is used instead"""
     loss: str | dict[str, Any] = "dual_supervision"
-    """dual_supervision, with a ``teacher`` and an ``in_batch_teacher``; margin_mse or kl, with one of them; or any other
-    loss of finetune"""
+    """dual_supervision, with a ``teacher`` and an ``in_batch_teacher``; margin_mse or kl, with one of the two teachers;
+    or any other loss of finetune"""
     batch_size: Count = 32
     """queries per step"""
     learning_rate: Positive = 7e-6
     """peak learning rate of AdamW"""
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Also report other ``batching``, queries without clusters, margins without a teacher, and weighted negatives."""
+        """Also report another ``batching``, queries without clusters, margins without a teacher, and weighted negatives."""
         if self.batching != "random":
             return "batching", f"{self.batching}, but the batches of finetune_tas_b are those of clusters; leave it out"
         if self.labels:

@@ -18,7 +18,7 @@ from condensery.stages.workload import Read, Work, known, with_encoder
 
 @stage("train_term_weights", "train_term_weights:train_term_weights", version=2, makes="term_weights")
 class TrainTermWeightsConfig(EncoderStageConfig):
-    """Train a model that predicts, for each word of a passage, how many of the passage's queries use it (DeepCT).
+    """Train a model that predicts, for each word of a passage, what share of the passage's queries use the word (DeepCT).
 
     The target of a word is query term recall (Dai and Callan 2019): the share of the passage's judged queries that
     contain the word. As in BM25, words are compared by their Porter stems, and English stop words are left out.
@@ -68,7 +68,7 @@ class WeightedBm25Config(Bm25Config):
     precision: Precision
     """numeric precision: fp32, bf16 or fp16"""
     chunk_tokens: Count = 8192
-    """padded tokens that the model reads at once"""
+    """tokens that the model reads at once, padding included"""
     shard_size: Annotated[Count, Operational()] = 20000
     """passages per shard file; a restart keeps complete shards"""
 

@@ -52,8 +52,7 @@ def train_term_weights(config: TrainTermWeightsConfig, context: Context) -> dict
 class WeightChunk(Chunk):
     """A chunk of passages, with the target weight of each token.
 
-    Shape:
-        weights: (b, t) float32, ``NO_TARGET`` where a token is not the first of a word.
+    Shape: weights: (b, t) float32, ``NO_TARGET`` for a token that is not the first of a word.
     """
 
     weights: Tensor = field(default_factory=lambda: torch.empty(0))

@@ -43,8 +43,8 @@ class Pairs:
 
     Args:
         passages: table with the columns id, document and text; the passages of a document are consecutive rows.
-        queries: file of predicted queries, with one line for each passage in row order, {"id": ..., "queries": [...]};
-            or None.
+        queries: file of predicted queries, with one line for each passage in row order, {"id": ..., "queries": [...]}; None =
+            no queries.
         seed: seed of the random order.
 
     Raises:

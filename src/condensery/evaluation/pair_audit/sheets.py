@@ -56,9 +56,9 @@ def read_sheets(paths: Sequence[Path], items: Sequence[Item], annotators: int, g
         bool (items, annotators), in the order of ``items``; True = high.
 
     Raises:
-        UserError: a judgement is unknown; a number is missing, repeated or from another group's sheet; the texts differ
-            from those of the pair; or a group has fewer or more sheets than annotators. The message names file and line
-            where possible.
+        UserError: a judgement is unknown; a number is missing, repeated or from another group's sheet; the texts differ from
+            the pair's texts; or a group has fewer or more sheets than annotators. The message names file and line where
+            possible.
     """
     if len(paths) != annotators * groups:
         wanted = f"{annotators} annotators" + (f" in each of {groups} groups" if groups > 1 else "")

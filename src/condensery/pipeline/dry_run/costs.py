@@ -151,7 +151,7 @@ def _costs(graph: Graph, left: Sequence[Planned], here: "Here | None") -> Costs:
 
 
 def _key(graph: Graph, one: Planned) -> str:
-    """Return the id of a stage's artifact, or the run's id and the stage's name if missing files leave the id unknown."""
+    """Return the id of a stage's artifact, or the run's id and the stage's name if missing files hide the artifact's id."""
     return one.node.id or f"{graph.id} {one.node.name}"
 
 
@@ -210,7 +210,7 @@ def _notes(graph: Graph, store: Store, left: Sequence[Planned], here: "Here | No
 
 
 def _free_disk(store: Store, left: Iterable[Planned]) -> tuple[str, bool]:
-    """Return a line about the free disk space, and whether the artifacts that are to be made need more."""
+    """Return a line about the free disk space, and whether the artifacts that are to be made need more space."""
     above = existing(store.folder)
     free, needed = shutil.disk_usage(above).free, sum(one.work.disk or 0.0 for one in left)
     line = f"free disk: {number(free)}B at {above}"

@@ -81,7 +81,7 @@ def step_rate(step: Step, device: str) -> float:
 
 @cache
 def product_rate(device: str) -> float:
-    """Measure the FLOPs per second of large matrix products in fp32; on a CPU per second of one core."""
+    """Measure the FLOPs per second of large matrix products in fp32, of one core on a CPU, or of the whole GPU."""
     size = SQUARE[device]
     left, right = torch.randn(2, size, size, device=device)
     return 2 * float(size) ** 3 / _seconds(lambda: left @ right, device)

@@ -134,7 +134,7 @@ def _address(launcher: RayLauncher) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment variables of the workers. PYTHONPATH has this process's import folders except libraries."""
+    """Return the environment variables of the workers. PYTHONPATH has this process's import folders without libraries."""
     named = {name: value for name, value in os.environ.items() if name.startswith(PASSED) and not name.endswith(SECRET)}
     libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
     own = [path for path in sys.path if path and not path.startswith(libraries)]
@@ -171,8 +171,8 @@ class Tasks:
     """The tasks of one stage.
 
     Attributes:
-        wall: seconds of the tasks that have ended, where tasks that run at the same time count once.
-        cpu: their CPU seconds.
+        wall: seconds of the tasks that have ended; tasks that run at the same time count once.
+        cpu: CPU seconds of these tasks.
     """
 
     def __init__(self, stage: Stage, config: StageConfig, context: Context) -> None:
@@ -232,7 +232,7 @@ class Tasks:
                 raise EndedError(name, "its processes ended without a result")
 
     def _shards(self, agreed: list[Any]) -> tuple[str, ShardTask]:
-        """Compute missing shards as tasks. Return why a task was lost, or "", and the task with which the stage continues."""
+        """Compute missing shards as tasks. Return why a task was lost, or "", and the task that continues the stage."""
         missing = agreed[-1]
         size = max(1, len(missing) // (TASKS * max(1, self._room())))
         runs = [missing[first : first + size] for first in range(0, len(missing), size)]
@@ -272,7 +272,7 @@ class Tasks:
             remove_placement_group(group)
 
     def _check_room(self) -> None:
-        """Raise ``UserError`` if tasks have no room on this machine. On a cluster, only print it: further nodes may join."""
+        """Raise ``UserError`` if tasks have no room on this machine. On a cluster, only print a line: nodes may join."""
         if self._room() >= self.number:
             return
         wanted = ", ".join(f"{key} {amount:g}" for key, amount in self.bundle.items())
@@ -293,7 +293,7 @@ class Tasks:
             done: is called for each task that has ended.
 
         Raises:
-            Exception: a task failed; the others are cancelled.
+            Exception: a task failed; the other tasks are cancelled.
         """
         self._check_room()
         once = {"max_calls": 1} if places or self.wanted["num_gpus"] else {}
@@ -350,7 +350,7 @@ class Tasks:
             print((lines + end).decode(errors="replace"), end="", flush=True)
 
     def _cancel(self, references: list[Any]) -> None:
-        """End tasks: by an exception in them, and after a while by force."""
+        """End tasks: first by an exception in each task, after a while by force."""
         for force in (False, True):
             for reference in references:
                 with suppress(Exception):

@@ -68,10 +68,10 @@ def compute(stage: Stage, config: StageConfig, context: Context) -> Computed:
 
 
 def processes_a_node(runtime: Runtime) -> int:
-    """Return the processes per node: ``trainer.devices``, where ``auto`` is the number of visible GPUs, or 1.
+    """Return the number of processes per node: ``trainer.devices``. ``auto`` is the number of visible GPUs, at least 1.
 
     Raises:
-        UserError: ``auto`` with SLURM, where the node is unknown before the job runs.
+        UserError: ``trainer.devices`` is ``auto`` with SLURM, which chooses the node only when the job runs.
     """
     if isinstance(runtime.devices, int):
         return runtime.devices
@@ -83,7 +83,7 @@ def processes_a_node(runtime: Runtime) -> int:
 def _in_processes(stage: Stage, config: StageConfig, context: Context, number: int) -> Computed:
     """Compute a stage in ``number`` processes per node.
 
-    With SLURM, further jobs are started as long as each job writes a later checkpoint than the one before.
+    With SLURM, further jobs are started as long as each job writes a later checkpoint than the previous job.
     """
     while True:
         before = checkpoints(context.folder)
@@ -145,7 +145,7 @@ def _wait(started: Commands | Job, folder: Path) -> str:
 
 
 def error_of(failures: list[dict[str, str]], exit_reason: str, name: str) -> Exception | None:
-    """Return the error that the pipeline raises; None if nothing failed.
+    """Return the error that the pipeline raises; None if no process failed.
 
     Faults that a user can fix come first. The death of a process comes next, because failures of other processes may be its
     consequence.

@@ -111,8 +111,8 @@ def computed(
     Args:
         call: the stage.
         number: index of this process or task among the processes or tasks that compute the stage.
-        member: its index in a group of processes.
-        shards: its shards.
+        member: index of this process in a group of processes; None = no group.
+        shards: the part of this task, if the stage is split into shards.
 
     Raises:
         NotRankZero: the number is not 0, so that another process returns the result.

@@ -66,7 +66,7 @@ def chosen_rows(jobs: Sequence[Candidate], choose: ChooseInSweep, metric: str) -
 def _best(jobs: Sequence[Candidate], name: str, choose: ChooseInSweep, metric: str) -> tuple[str | None, str]:
     """Return the best value of the key for one row in one setting, and a sentence on the choice.
 
-    The value is None if none is chosen. The sentence is empty if there was no choice.
+    The value is None if none could be chosen. The sentence is empty if there is nothing to choose.
     """
     scores: dict[str, dict[str, float]] = {job.value: {} for job in jobs}  # value -> artifact of a seed -> score
     made: dict[str, set[str]] = {job.value: set() for job in jobs}

@@ -128,7 +128,7 @@ def draw(figure: config.FigureConfig, jobs: Sequence[FigureJob], tables: Sequenc
 
 
 def by_setting(observations: Observations[Value]) -> dict[str, list[Value]]:
-    """Group values by setting, each artifact once. If settings share an artifact, all values are under an empty name."""
+    """Group values by setting, one value per artifact. If settings share an artifact, all values are under an empty name."""
     settings: dict[str, dict[str, Value]] = {}
     for setting, artifact, value in observations:
         settings.setdefault(setting, {}).setdefault(artifact, value)
@@ -230,7 +230,7 @@ def _amount(figure: ByAmount, evaluation: Artifact) -> dict[str, float]:
 
 
 def _pretraining(encoder: Artifact | None) -> list[Artifact]:
-    """Return the pre-training stages of an encoder, the last first."""
+    """Return the pre-training stages of an encoder, the last stage first."""
     ancestors = [encoder] if encoder else []
     for artifact in ancestors:  # the list grows during the loop
         ancestors += artifact.inputs("init")
@@ -262,7 +262,7 @@ def _score_line(
 def _curves(
     stages: Mapping[str, str], jobs: Sequence[FigureJob], column: str, scale: float = 1.0, epochs: bool = False
 ) -> list[Line]:
-    """Return the training curves of each stage as a line by step, or by epoch with ``epochs``; its values times ``scale``.
+    """Return each stage's training curves as a line over steps (epochs if ``epochs``), with values multiplied by ``scale``.
 
     If the sweep varies a setting of the stage, each value has a line of its own.
     """

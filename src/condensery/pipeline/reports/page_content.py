@@ -143,7 +143,7 @@ def _examples(label: str, run: Path, root: Path) -> Examples | None:
 
 
 def _suspects(runs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
-    """Return name -> content of ``suspects.json`` for each stage that lists suspected false negatives; no artifact twice."""
+    """Return name -> content of ``suspects.json`` for each stage that lists suspected false negatives, once per artifact."""
     found: dict[str, Any] = {}
     seen = set[Artifact]()
     for label, run in runs:

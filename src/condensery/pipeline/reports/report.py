@@ -38,8 +38,8 @@ def write(
 ) -> tuple[list[Row], list[str]]:
     """Write results, study, table, curves, figures and page into ``folder``; print the table and the audits.
 
-    There is no table if the recipe has no rows or no row could be measured. ``table.recommend`` recommends a row even then.
-    A recipe without training has no curves.
+    There is no table if the recipe has no rows, or if no row could be measured. ``table.recommend`` recommends a row even
+    then. A recipe without training has no curves.
 
     Args:
         graph: graph of the run.
@@ -113,8 +113,8 @@ def _collection(graph: Graph, store: Store) -> dict[str, Any]:
 def _unread_judgements(graph: Graph, store: Store) -> list[str]:
     """Return a sentence that counts the judged train queries and names the recipe ``table.with_train_queries``.
 
-    There is no sentence without judged train queries. There is none without dev queries either, because that recipe could
-    not choose its weights.
+    There is no sentence if the collection has no judged train queries. Without dev queries there is no sentence either,
+    because the named recipe could not choose its weights.
     """
     recipe = graph.root.table.with_train_queries
     splits = _collection(graph, store).get("splits", {}) if recipe else {}
@@ -138,7 +138,7 @@ def _show_audits(graph: Graph, store: Store) -> None:
 
 
 def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
-    """Return a row of the table from an evaluation. Its metrics.json or else its corpus gives the name of the collection."""
+    """Return a row of the table from an evaluation. The evaluation's metrics.json or else its corpus names the collection."""
     split = measured_split(evaluation, graph.root.table.split)
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
@@ -149,10 +149,10 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
 
 
 def measured_split(evaluation: Artifact, split: str) -> str:
-    """Return the split that an evaluation measured, or ``split`` if its stage has none.
+    """Return the split that an evaluation measured, or ``split`` if the evaluation's config has no split.
 
     If a sample of candidates was ranked instead of all passages, their number is appended, as in ``dev-100``. Such results
-    are far higher than results of a full ranking, and must not be compared with them.
+    are far higher than results of a full ranking, and the two must not be compared.
     """
     config = evaluation.manifest["config"]
     measured = str(config.get("split", split))
@@ -252,7 +252,7 @@ def remove_tables(folder: Path) -> None:
 
 
 def show_table(table: Table, folder: Path | None, in_words: bool = True) -> Table:
-    """Print a table, with its conclusion if ``in_words``, write it into ``folder`` if given, and return it."""
+    """Print a table (with its conclusion if ``in_words``), write it into ``folder`` (None = nowhere), and return it."""
     if folder:
         write_table(table, folder)
     print(flush=True)

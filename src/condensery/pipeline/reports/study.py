@@ -145,7 +145,7 @@ def labels(graph: "Graph", overrides: Sequence[str]) -> dict[str, str]:
 
     - ``stages.NAME.``: the stage of this name.
     - ``stage.KIND.``: the stages of this kind.
-    - Both, and ``table.``: also the stages with a value ``${...}`` that refers to the key.
+    - ``stages.``, ``stage.`` and ``table.``: also the stages with a value ``${...}`` that refers to the key.
     - Any other key, such as ``seed``: all stages.
     """
     swept = os.environ.get(SWEPT, "").split()

@@ -175,7 +175,7 @@ def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def of_systems(jobs: list[list[str]]) -> list[list[str]]:
-    """Return the overrides of each job. Choices of the split or the candidates are left out, because each row has them."""
+    """Return the overrides of each job. Choices of the split or the candidates are left out, as each row shows them."""
     parsed = [[(override, settings_of(override)) for override in job] for job in jobs]
     pools = {settings.get(CANDIDATES, "null") for job in parsed for _, settings in job}
     measured_on = MEASURED_ON if len(pools - {"null"}) < 2 else MEASURED_ON - {CANDIDATES}

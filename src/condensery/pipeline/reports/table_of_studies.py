@@ -97,7 +97,7 @@ def _same(one: Row, other: Row) -> bool:
 
 
 def measured(output_root: Path, study: str) -> list[Row]:
-    """Return the rows of a study, or an empty list.
+    """Return the rows of a study; an empty list if it was never run.
 
     The rows come from the sweep or run whose folder is called ``study``, or else from the last run of this name.
     """
