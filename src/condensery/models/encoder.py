@@ -49,7 +49,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
-    """Compute ``attend`` by plain matrix products. Keeps the attention weights (b, h, m, t) for the backward pass."""
+    """Compute ``attend`` by plain matrix products. The attention weights (b, h, m, t) are kept for the backward pass."""
     turned = key.transpose(-1, -2).contiguous()  # (b, h, e, t); a copy here is cheaper than in each product
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), turned)  # (b, h, m, t)
     if visible is not None:
@@ -289,7 +289,7 @@ class Encoder(nn.Module):
         return self.finish(transformer_layers(layers, hidden, layout.tokens, None, *read)), early
 
     def finish(self, states: Tensor) -> Tensor:
-        """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer; the same shape."""
+        """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer. The shape is kept."""
         return self.family.finish(self.model, states)
 
     def check_length(self, length: int, key: str) -> None:

@@ -39,7 +39,7 @@ def _activated(intermediate: Any, states: Tensor) -> Tensor:
 
 
 class Bert:
-    """BERT and RoBERTa, whose parts have the same names. Base class of the other families.
+    """BERT and RoBERTa, whose parts have the same names. The other families are subclasses.
 
     Attributes:
         lm_head: prefixes of the tensor names of the MLM head.
@@ -84,11 +84,11 @@ class Bert:
         return model.embeddings.position_embeddings(positions + self.offset(model.config))
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
-        """Apply the final normalisation, if the family has one, to states (k, d) of the last layer; the same shape."""
+        """Apply the final normalisation, if the family has one, to states (k, d) of the last layer. The shape is kept."""
         return states
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d); the same shape."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d). The shape is kept."""
         if hasattr(model, "cls"):
             return model.cls.predictions.transform(states)
         return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))

@@ -50,7 +50,7 @@ class PretrainingModel(nn.Module):
         return layers.to(self.language_model.dtype)  # this dtype may differ from torch's default
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d); the same shape."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d). The shape is kept."""
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """The settings with which the vector of a text is computed: prefix, pooling, truncation and normalisation.
 
-Imports no torch.
+This file imports no torch.
 """
 
 from collections.abc import Mapping
