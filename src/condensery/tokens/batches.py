@@ -102,7 +102,7 @@ class TokenRows:
             names: (n,) the identity of each row, sorted as ``order``.
             pad_id: id of the padding token.
             tower: value of ``Chunk.tower`` in each chunk.
-            multiple: number to whose multiple a width is rounded up.
+            multiple: each width is rounded up to a multiple of this number.
         """
         lengths = self.lengths[order]  # (n,)
         ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)

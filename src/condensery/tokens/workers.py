@@ -1,4 +1,4 @@
-"""Tokenise texts in one or several processes. The results, ids and sentence starts, keep the order of the texts.
+"""Tokenise texts in one or several processes. The results (ids and sentence starts) keep the order of the texts.
 
 A worker process imports this module but neither torch nor transformers, so it starts in a fraction of a second.
 """
@@ -128,7 +128,7 @@ def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding], langua
 
 
 def _first_behind(encoding: Encoding, at: int) -> int:
-    """Return the first token that ends after the character ``at``; the number of tokens if there is none."""
+    """Return the first token that ends after the character ``at``; the number of tokens if there is no such token."""
     covering = encoding.char_to_token(at) if len(encoding) < LONG else None
     if covering is not None:
         return int(covering)
