@@ -150,7 +150,7 @@ class EndTogether(pl.Callback):
 class EMAWeightAveraging(pl.callbacks.EMAWeightAveraging):
     """Lightning's callback with one change: the average equals the current weights until its first update.
 
-    In Lightning's own callback, the average consists of the initial weights until then. They would be validated, and they
+    In Lightning's own callback, the average consists of the initial weights until then. These weights would be validated, and
     would be the result if training ended before the first update.
     """
 
@@ -197,8 +197,8 @@ class Checkpoints(pl.callbacks.Checkpoint):
 class LeaveWhenAsked(pl.Callback):
     """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
 
-    At the step at which training ends anyway, it does nothing, because a run that resumed from a checkpoint of this step
-    would continue training.
+    At the step at which training ends anyway, the callback does nothing, because a run that resumed from a checkpoint of this
+    step would continue training.
 
     Args:
         checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.
@@ -224,8 +224,8 @@ class LeaveWhenAsked(pl.Callback):
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint under a temporary name and renames it once it is complete. Checks each checkpoint that it reads.
 
-    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not verify them, so this class does.
-    Checkpoints are loaded with ``weights_only``, so no pickled code is run.
+    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not verify them, so this class verifies
+    them. Checkpoints are loaded with ``weights_only``, so no pickled code is run.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:

@@ -25,7 +25,7 @@ def chunk_that_fits(
 
     Args:
         module: the module whose chunks are measured; it is moved to ``device``.
-        batches: object that makes the batches; the first batch is measured. Its ``budget`` is changed.
+        batches: object that makes the batches; the first batch is measured. The object's ``budget`` is changed.
         precision: precision of training.
         device: device of training.
         smallest: smallest chunk size, in tokens with padding; it is assumed to fit.

@@ -26,7 +26,7 @@ def csv_logger(folder: Path, first_step: int) -> CSVLogger:
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv`` from the parts of a run, with one row per step; if a step was run twice, the later row.
+    """Write ``logs/metrics.csv`` from the parts of a run, with one row per step: the later row if a step was run twice.
 
     If ``metrics.csv`` exists already, the run was killed after it had merged its parts. The file is then the first part.
     """

@@ -37,7 +37,8 @@ class Scheduler:
 
     Args:
         similarity: (t, u) sparse similarities of queries and passages; entries that are not stored are 0. A passage that is
-            relevant to a query is excluded as its negative, so the similarity of the two should not be stored.
+            relevant to a query is excluded as the query's negative, so the similarity of query and passage should not be
+            stored.
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: number of pairs in a batch.
         beam: number of members that are considered for removal, which are the members with the smallest gains. The best swap

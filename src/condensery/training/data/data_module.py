@@ -41,7 +41,8 @@ class StepDataModule(pl.LightningDataModule):
 
     Args:
         batches: the object that makes the batches; None if a subclass sets it in ``setup``.
-        workers: number of processes that make batches; 0 = the training process does. See ``condensery.system.spawning``.
+        workers: number of processes that make batches; 0 = the training process makes them. See
+            ``condensery.system.spawning``.
 
     Attributes:
         epoch: number of batches that Lightning counts as an epoch; None = the batches of one pass over the data.

@@ -203,7 +203,7 @@ class TripleBatches:
     def _first(self, passages: Ids) -> Ids:
         """Return, for each passage, the passage that represents it in a batch.
 
-        If texts are compared, it is the first passage with the same text, otherwise the passage itself.
+        If texts are compared, this is the first passage with the same text. Otherwise it is the passage itself.
         """
         return passages if self.training.known is None else self.training.known.passages.first(passages)
 

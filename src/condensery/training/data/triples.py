@@ -62,7 +62,7 @@ class TripleDataModule(TokenDataModule):
             or folder of negatives; or a sequence of these. Passages that are excluded as negatives of the query
             (``NoNegatives``) are never drawn. None = only the passages of the other queries are negatives.
         negatives_per_query: number of hard negatives drawn each time that a query is seen.
-        mining_depth: number of negatives mined per query; the hard negatives are drawn from them.
+        mining_depth: number of negatives mined per query; the hard negatives are drawn from these.
         below_share: keep only mined passages that score below this share of the positive's score, such as 0.95
             (positive-aware mining, see ``Below``); None = no such limit.
         below_margin: keep only mined passages that score below the positive's score minus this margin; None = no such limit.

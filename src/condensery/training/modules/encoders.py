@@ -73,8 +73,8 @@ class EncoderModule(TrainingModule):
 
         Args:
             folder: folder to write to; it is created if it does not exist.
-            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of this module
-                or, if it has none, of the data module that it was trained on.
+            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of this module,
+                or else of the data module on which this module was trained.
             lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included; None = the lengths of the
                 data module or, without a data module, the encoder's maximum, 512 at most.
             card: content of the model card; None = this module's class and settings, and the values logged last.
