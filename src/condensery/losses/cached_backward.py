@@ -27,8 +27,8 @@ def cached_backward(
             order of the parts. Parts may have different d. The loss may have trainable weights, such as a learned
             temperature.
         parts: pairs of an encoder and the chunks that it reads. An encoder maps a chunk to vectors (b, d). Several parts may
-            have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's output)
-            whose first entry is such a tensor or sequence. A chunk is encoded only once if its vectors need no gradient,
+            have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (such as a tokenizer's output)
+            whose first value is such a tensor or sequence. A chunk is encoded only once if its vectors need no gradient,
             because they are precomputed or the encoder is frozen.
         backward: function that back-propagates a scalar, such as ``self.manual_backward`` or ``accelerator.backward``. It is
             called once per chunk, and once for the trainable weights of the loss.

@@ -27,7 +27,7 @@ class Matryoshka(RetrievalLoss):
     The sum is sum_i w_i L(the first dims_i dimensions of each vector).
 
     Truncated vectors are normalised again if the encoder normalises its vectors. If L has trainable weights, each size has
-    its own copy of them.
+    its own copy of these weights.
 
     Args:
         dims: the sizes, without repeats and at most d. The whole vector is trained only if d is one of the sizes.

@@ -74,8 +74,8 @@ def transformer_layer(
             ``visible``, which then replaces the argument.
 
     Returns:
-        (k_1 + k_2 + ..., d), or (n, d) without a selection. The selections draw their dropout masks in order, so leaving
-        out the last selections does not change the others.
+        (k_1 + k_2 + ..., d), or (n, d) without a selection. The selections draw their dropout masks in order, so leaving out
+        the last selections does not change the earlier ones.
     """
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)

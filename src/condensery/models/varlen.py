@@ -91,7 +91,7 @@ def _scale(query: Tensor) -> float:
 def one_row_after_the_other(
     query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float, window: int | None = None
 ) -> Tensor:
-    """Compute variable-length attention by matrix products, row by row. This is slow, and the reference for kernels."""
+    """Compute variable-length attention by matrix products, row by row: the slow reference for the kernels."""
     parts = []
     for row in range(asking.rows):
         queries = slice(int(asking.starts[row]), int(asking.starts[row + 1]))

@@ -22,7 +22,7 @@ POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
 
 
 class VectorOptions(TypedDict, total=False):
-    """Settings that replace a checkpoint's own settings; None = the checkpoint's own."""
+    """Settings that replace a checkpoint's own settings; None = the checkpoint's own setting."""
 
     pooling: Pooling | None
     normalise: bool | None

@@ -27,7 +27,8 @@ class Chunk:
 
     Attributes:
         input_ids: int64 (b, t), right-padded.
-        lengths: int64 (b,), number of tokens in each row, special tokens included; longest first if ``context`` is None.
+        lengths: int64 (b,), number of tokens in each row, special tokens included; longest first, unless rows have a
+            ``context`` or stay ``together`` (see ``chunks``).
         rows: int64 (b,), the index of each row in the batch, or another number by which the caller identifies the row.
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None if no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None if no token is predicted.

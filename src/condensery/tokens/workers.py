@@ -108,7 +108,7 @@ def sentence_begins(text: str, language: str = ENGLISH) -> list[int]:
 
 
 def _behind_closing(text: str, at: int) -> int:
-    """Return the position after the closing brackets at ``at``; ``at`` itself if there are none, or if ``at`` is 0."""
+    """Return the position after the closing brackets at ``at``. Without brackets, or if ``at`` is 0, return ``at`` itself."""
     closing = _CLOSING.match(text, at) if at else None
     return closing.end() if closing else at
 

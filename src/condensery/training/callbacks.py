@@ -137,7 +137,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Ends training in all processes if a callback, after a validation, ended training in the first process."""
+    """Ends training in all processes if a callback ended it in the first process, after a validation."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
@@ -164,7 +164,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
     The old checkpoint is deleted once the new one is complete. No checkpoint is written at the step at which a callback
-    ends training, because a run that resumed from it would continue training.
+    ends training, because a run that resumed from this checkpoint would continue training.
 
     Args:
         folder: folder of the checkpoints.
@@ -195,7 +195,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class LeaveWhenAsked(pl.Callback):
-    """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
+    """Writes a checkpoint and ends all processes after a step in which one of them received a signal to end.
 
     At the step at which training ends anyway, the callback does nothing, because a run that resumed from a checkpoint of this
     step would continue training.

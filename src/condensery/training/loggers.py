@@ -70,7 +70,7 @@ def _first_step(part: Path) -> int:
 
 
 def _whole_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without an unfinished last line; an empty list if there is no file."""
+    """Return the rows of a CSV file, without an unfinished last line. The list is empty if there is no file."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")

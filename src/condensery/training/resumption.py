@@ -128,7 +128,7 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` if the run would end before the checkpoint's step, or if its epochs have another length.
+        """Raise ``UserError`` if the run would end before the checkpoint's step, or if the length of an epoch has changed.
 
         Args:
             steps: number of steps of the whole run.

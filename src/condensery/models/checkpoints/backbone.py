@@ -99,7 +99,7 @@ def config_content(source: str | Path, revision: str | None = None) -> Any:
 
 
 def dropouts(family: str, p: float | None) -> dict[str, float]:
-    """Return transformers' config entries for dropout rate ``p``; empty for None, which keeps the checkpoint's own rate."""
+    """Return transformers' config entries for dropout rate ``p``; no entries for None, which keeps the checkpoint's rate."""
     return {} if p is None else dict.fromkeys(FAMILIES[family].dropouts, p)
 
 
