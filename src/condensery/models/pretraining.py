@@ -93,5 +93,5 @@ class PooledLanguageModel(PretrainingModel):
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
-    """Return the packed ``states`` (n, d) of b texts, the first state of each replaced by its vector in ``cls`` (b, d)."""
+    """Return the packed ``states`` (n, d) of b texts. Vector i of ``cls`` (b, d) replaces the first state of text i."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

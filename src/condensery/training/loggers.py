@@ -47,7 +47,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
-    """Return one row for each step before ``last``. The rows of a part are used up to the first step of the next part."""
+    """Return one row for each step before ``last``. A part's rows are used only before the first step of the next part."""
     parts = _parts(folder)
     files = [folder / LOGS / CURVES, *(path / CURVES for path in parts)]
     ends: list[float] = [*map(_first_step, parts), math.inf]

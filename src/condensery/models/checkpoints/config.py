@@ -54,7 +54,7 @@ class BackboneConfig(VectorConfig):
 
 
 def _below(folder: Path) -> dict[str, Any]:
-    """Return the fingerprint entries for a checkpoint's subfolders; no entries if these do not change its vectors."""
+    """Return the fingerprint entries for a checkpoint's subfolders; no entries if these do not change the vectors."""
     own, (passages, queries) = vector_settings(folder).own(), saved_towers(folder)
     entries = _vectors(own, passages)
     if passages.folder != folder:

@@ -119,7 +119,7 @@ def save_checkpoint(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an exception's message, up to 200 characters; its class name if there is no message."""
+    """Return the first line of an exception's message, up to 200 characters. Without a message, return the class name."""
     return [*str(error).strip().splitlines(), type(error).__name__][0][:200]
 
 

@@ -70,8 +70,8 @@ class TripleDataModule(TokenDataModule):
         relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that annotators judged
             relevant there become positives.
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
-        each_positive: whether each epoch has a query once for each of its positives, as in sentence-transformers. False =
-            each epoch has a query once, with a newly drawn positive.
+        each_positive: True = a query comes once per epoch for each of its positives, as in sentence-transformers. False = a
+            query comes once per epoch, with a newly drawn positive.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.
