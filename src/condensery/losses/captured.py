@@ -32,7 +32,7 @@ class Captured:
     def weights(self) -> dict[str, Tensor]:
         """Return the parameters of the modules, and the leaf tensors that require a gradient, by name.
 
-        A weight that was reached under several names is returned under the first of them.
+        A weight that was reached under several names is returned under the first of these names.
         """
         found: dict[str, Tensor] = {}
         for name, module in self.modules.items():
@@ -96,7 +96,7 @@ def _words_of(code: types.CodeType) -> list[str]:
 def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
     """Context manager. Inside it, the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
 
-    On leaving it, the tensors, their gradients, the random states and the default dtype are restored bit for bit.
+    On exit, the tensors, their gradients, the random states and the default dtype are restored bit for bit.
     """
     each = {id(tensor): tensor for tensor in tensors}
     before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]

@@ -311,7 +311,7 @@ class _FirstPass:
         return loss.detach()
 
     def gradient_of(self, index: int) -> Tensor | None:
-        """Return a chunk's rows of ``gradient``, (b, d), or None. They have further columns if vectors are padded."""
+        """Return a chunk's rows of ``gradient``, (b, d), wider if vectors are padded; None if ``gradient`` is None."""
         return None if self.gradient is None else self.gradient[self.chunks[index].rows]
 
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:

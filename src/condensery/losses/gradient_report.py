@@ -68,7 +68,7 @@ class Outcome:
         return not self.differences and self.failure is None
 
     def __str__(self) -> str:
-        """Return the setting with its failure, or with the weight of the largest error and the number of further weights."""
+        """Return the setting with its failure, or with its largest error and the number of other wrong weights."""
         if self.failure is not None or not self.differences:
             return f"{self.setting}: {self.failure or 'right'}"
         worst = max(self.differences, key=lambda one: one.error)

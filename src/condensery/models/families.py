@@ -3,7 +3,7 @@
 BERT and RoBERTa are post-norm and have position embeddings. DistilBERT is like BERT, but has no token types. ModernBERT
 (Warner et al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT
 layers a token sees only nearby tokens. MPNet (Song et al. 2020) adds a bias to each attention score; the bias depends on
-the distance of the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
+the distance between the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
 
 Symbols in shapes: n tokens, k queries, d hidden size, h heads, e = d / h.
 """

@@ -1,4 +1,4 @@
-"""Vocabulary projection and the largest logit of each text in one operator, without logits in memory until the backward pass.
+"""Vocabulary projection and the largest logit of each text in one operator, which keeps no logits for the backward pass.
 
 Symbols in shapes: b texts, n packed tokens, d hidden size, V tokens of the vocabulary, m entries of the result (b, V) that
 have a gradient.

@@ -129,7 +129,7 @@ class MaskedAutoEncoder(PretrainingModel):
         return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
-        """Return RetroMAE's attention queries, each a CLS vector plus a position embedding and with a random sample of keys.
+        """Return RetroMAE's attention queries (CLS vector plus position embedding), each with a random sample of keys.
 
         The sample is drawn from torch's default generator after the encoder's dropout, so the gradient cache replays it.
         """

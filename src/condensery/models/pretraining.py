@@ -20,7 +20,7 @@ class PretrainingModel(nn.Module):
 
     Attributes:
         encoder: the backbone.
-        language_model: the transformers model: the backbone with its LM head (transform and tied decoder).
+        language_model: the transformers model, which is the backbone with its LM head (transform and tied decoder).
         layers_loaded: whether a checkpoint had the layers that only pre-training uses; false = they were initialised at
             random.
     """

@@ -1,4 +1,4 @@
-"""The tokenised form of a collection: the texts used for pre-training, and the folder of token stores of each stage."""
+"""The tokenised form of a collection: the texts used for pre-training, and the token stores in the folders of stages."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

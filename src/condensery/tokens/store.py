@@ -1,4 +1,4 @@
-"""The token store: the ids of tokenised texts in one memory-mapped file, and the starts of texts, sentences, documents."""
+"""The token store: the ids of tokenised texts in one memory-mapped file, and the starts of texts, sentences and documents."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial

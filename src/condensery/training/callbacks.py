@@ -164,7 +164,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
     The old checkpoint is deleted once the new one is complete. No checkpoint is written at the step at which a callback
-    ends training, because a run that resumed from this checkpoint would continue training.
+    ends training, because a run that resumed from such a checkpoint would continue training.
 
     Args:
         folder: folder of the checkpoints.

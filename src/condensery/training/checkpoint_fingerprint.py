@@ -1,8 +1,8 @@
 """Describes the data and settings of a training run in plain values, which are checked when a run is resumed.
 
-A checkpoint stores these values, and a resumed run compares them with its own. Settings are stored as they are. Texts and
-arrays are stored as hashes of their content. File paths and settings of the machine are left out, so that a run may resume
-on another machine.
+A checkpoint stores these values, and a resumed run compares them with its own values. Settings are stored as they are. Texts
+and arrays are stored as hashes of their content. File paths and settings of the machine are left out, so that a run may
+resume on another machine.
 """
 
 import hashlib

@@ -20,8 +20,8 @@ def chunk_that_fits(
 ) -> int:
     """Return the chunk size for ``chunk_tokens: auto``, in tokens with padding.
 
-    On a GPU it is the largest size that fits. On a CPU it is ``smallest``, because a CPU's caches are small and larger
-    chunks are no faster. With several processes the first process measures for all.
+    On a GPU the chunk size is the largest that fits. On a CPU it is ``smallest``, because a CPU's caches are small and larger
+    chunks are no faster. With several processes, the first process measures for all processes.
 
     Args:
         module: the module whose chunks are measured; it is moved to ``device``.

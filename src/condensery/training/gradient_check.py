@@ -1,4 +1,4 @@
-"""``check_gradients`` tests whether a gradient that is computed in chunks or processes equals that of the whole batch."""
+"""``check_gradients`` tests whether a gradient from chunks or processes equals the gradient of the whole batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext

@@ -128,7 +128,7 @@ def load_biencoder(
         separate: whether the retriever has two towers. If the folder has a single encoder, both towers are initialised from
             it. None = as in the folder.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
-        options: vector settings that replace the checkpoint's own.
+        options: vector settings that replace the checkpoint's own settings.
         revision: commit, tag or branch on the hub.
 
     Raises:

@@ -275,7 +275,7 @@ def longest_input(folder: Path) -> int | None:
 
 
 def _transformer(folder: Path) -> Path:
-    """Return the file of the settings of a module ``Transformer``; it may be missing."""
+    """Return the file of the settings of a module ``Transformer``; the file may be missing."""
     return next((folder / name for name in _TRANSFORMERS if (folder / name).exists()), folder / TRANSFORMER)
 
 

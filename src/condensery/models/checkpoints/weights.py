@@ -52,8 +52,8 @@ class Allowed:
 def quiet() -> Iterator[None]:
     """Context manager. Inside it, transformers shows no progress bars and does not report unused weights.
 
-    Only one thread at a time can be inside, because these settings belong to the whole process, and so does the class that
-    transformers changes while it loads a model.
+    Only one thread at a time can be inside the context, because these settings belong to the whole process, and so does the
+    class that transformers changes while it loads a model.
     """
     with _ALONE:
         level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()

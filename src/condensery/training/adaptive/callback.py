@@ -28,7 +28,7 @@ _BLOCK = 4096  # number of texts that are sorted by length and encoded together
 class AdaptiveBatches(pl.Callback):
     """Starts the process that makes the batches (Zhao et al. 2023), and re-encodes queries and positives after each epoch.
 
-    With several training processes, only the first process does both.
+    With several training processes, only the first process does this work.
     """
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:

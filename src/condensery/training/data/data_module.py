@@ -134,7 +134,7 @@ class StepDataModule(pl.LightningDataModule):
 
 
 def _converted(plugin: Any, batch: Any) -> Any:
-    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"), unless it is of this package.
+    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"), unless the batch is of this package.
 
     Lightning casts a dataclass by assigning to its fields, which fails because this package's batches are frozen dataclasses.
     No cast is needed: most fields hold integer ids, and the other fields are cast where they are used.

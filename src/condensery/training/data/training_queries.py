@@ -134,7 +134,7 @@ class TextQueries:
         return cls(store, rows, passages, batch_size, NoNegatives(same, same_passages, np.unique(pairs)))
 
     def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
-        """Return the passages that are excluded as negatives of queries (b,), as ``TrainingQueries.no_negatives``."""
+        """Return the passages that are excluded as negatives of queries (b,), as ``TrainingQueries.no_negatives`` does."""
         if self.known is not None:
             return self.known.lists(chosen)
         return self.passages[chosen], np.ones(len(chosen), np.int64)

@@ -130,12 +130,12 @@ class TowersModule(EncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
-        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's tokenizer.
         towers: shared = one tower encodes queries and passages; separate = queries and passages have a tower each. Ignored
             if ``model`` is a ``BiEncoder``.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` or ``passage_prefix`` that replace
-            the checkpoint's own; see ``VectorSettings``. Ignored if ``model`` is a ``BiEncoder``.
+            the checkpoint's own values; see ``VectorSettings``. Ignored if ``model`` is a ``BiEncoder``.
         optimiser: arguments of ``TrainingModule``.
     """
 

@@ -51,7 +51,7 @@ class TrainingModule(pl.LightningModule):
         warmup_ratio: share of the steps in which the learning rate rises linearly from zero. Then the rate falls linearly, to
             zero at the trainer's last step.
         weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
-        max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
+        max_grad_norm: largest norm of a gradient, to which larger gradients are clipped; 0 = no clipping.
         seed: seed of dropout, and of randomly initialised weights.
         layer_decay: learning rate of a backbone layer, as a multiple of the learning rate of the layer above it; 1 = all
             layers have the same learning rate. See ``layer_shares``.

@@ -64,7 +64,7 @@ class CondenserModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``. With a ``Condenser`` the four
             arguments after ``tokenizer`` are ignored.
-        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's tokenizer.
         head_layers: number of transformer layers in the Condenser head; 0 = no head, which is plain MLM.
         skip_from: number of early backbone layers; the head reads the token states after these layers. None = half of the
             layers.
@@ -197,7 +197,7 @@ class MaskedAutoEncoderModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``. With a
             ``MaskedAutoEncoder`` the arguments of the decoder are ignored.
-        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's tokenizer.
         decoder: kind of decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
         decoder_layers: number of decoder layers; None = two, or one for an enhanced decoder.
         decoder_init: initial weights of the decoder: random, or last = the weights of the backbone's last layers.
