@@ -47,7 +47,10 @@ class CrossEncoder(nn.Module):
         self.classifier = classifier
 
     def scores(self, chunk: Chunk) -> Tensor:
-        """Return the logits (b,) of a chunk of pairs. The sigmoid of a logit is the probability of relevance."""
+        """Return the logits (b,) of a chunk of pairs.
+
+        With the pointwise loss, the sigmoid of a logit is the probability of relevance.
+        """
         cls = self.encoder.cls(chunk)[:, None]  # (b, 1, d)
         if self.classifier.config.model_type == "bert":
             cls = self.classifier.dropout(self.classifier.bert.pooler(cls))

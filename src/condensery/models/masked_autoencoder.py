@@ -120,7 +120,7 @@ class MaskedAutoEncoder(PretrainingModel):
         visible, read = None, layout.masked
         assert read is not None
         if causal:
-            # padding follows the tokens of a row, so the causal mask hides it from them
+            # padding follows the tokens of a row, so the causal mask hides the padding from these tokens
             seen = causal_mask(layout.tokens.width, self.span, cls.device)  # (t, t)
             visible, read = seen[None, None], replace(read, visible=_by_row(read, seen[layout.positions[read.index]]))
         elif self.shape.kind == "enhanced":
