@@ -27,9 +27,9 @@ def cached_backward(
             order of the parts. Parts may have different d. The loss may have trainable weights, such as a learned
             temperature.
         parts: pairs of an encoder and the chunks that it reads. An encoder maps a chunk to vectors (b, d). Several parts may
-            have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (or a tokenizer's output)
-            whose first entry is such a tensor or sequence. A chunk whose vectors need no gradient, because its encoder is
-            frozen or its vectors are precomputed, is encoded only once.
+            have the same encoder. A chunk is a tensor or a sequence of length b, or a mapping (such as a tokenizer's output)
+            whose first value is such a tensor or sequence. A chunk is encoded only once if its vectors need no gradient,
+            because they are precomputed or the encoder is frozen.
         backward: function that back-propagates a scalar, such as ``self.manual_backward`` or ``accelerator.backward``. It is
             called once per chunk, and once for the trainable weights of the loss.
 
@@ -108,7 +108,7 @@ class _Encoders:
     """Combines the encoders of all parts into one ``ChunkEncoder``.
 
     Attributes:
-        widths: index of a part -> dimensions of its vectors; set when the first chunk of the part is encoded.
+        widths: index of a part -> number of dimensions of its vectors; set when the first chunk of the part is encoded.
     """
 
     def __init__(self, encoders: Sequence[Callable[[Any], Tensor]]) -> None:
@@ -147,5 +147,5 @@ def _rows(piece: Any, tower: int) -> int:
 
 
 def _values(piece: Any) -> list[Any]:
-    """Return the values of a mapping or of a tokenizer's output; for any other piece, a list with the piece alone."""
+    """Return the values of a mapping or of a tokenizer's output. Any other piece is returned in a list."""
     return list(piece.values()) if hasattr(piece, "keys") else [piece]

@@ -18,8 +18,8 @@ class Captured:
     """The modules and tensors that functions reach through closures, globals, partial arguments or a method's object.
 
     Attributes:
-        modules: name under which a module was reached -> the module.
-        tensors: name -> a tensor that was reached outside of any module.
+        modules: name under which a module was reached -> that module.
+        tensors: name under which a tensor was reached outside of any module -> that tensor.
     """
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
@@ -30,9 +30,9 @@ class Captured:
             self._walk(name, value, _DEPTH)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return by name the modules' parameters, and the leaf tensors that require a gradient.
+        """Return the parameters of the modules, and the leaf tensors that require a gradient, by name.
 
-        A weight that was reached under several names is returned under the first of them.
+        A weight that was reached under several names is returned under the first of these names.
         """
         found: dict[str, Tensor] = {}
         for name, module in self.modules.items():
@@ -62,7 +62,7 @@ class Captured:
 
 
 def _parts_of(name: str, value: Any) -> list[tuple[str, Any]]:
-    """Return (name, part) for each object that ``value`` refers to; an empty list for objects of common libraries."""
+    """Return (name, part) for each object that ``value`` refers to. For objects of common libraries the list is empty."""
     if isinstance(value, Mapping):
         return [(f"{name}[{key!r}]", inner) for key, inner in list(value.items())[:_ENTRIES]]
     if isinstance(value, list | tuple | set):
@@ -96,7 +96,7 @@ def _words_of(code: types.CodeType) -> list[str]:
 def copies(tensors: Iterable[Tensor], double: bool) -> Iterator[None]:
     """Context manager. Inside it, the tensors hold copies of their data, in float64 if ``double``, and have no gradient.
 
-    On leaving it, the tensors, their gradients, the random states and the default dtype are restored bit for bit.
+    On exit, the tensors, their gradients, the random states and the default dtype are restored bit for bit.
     """
     each = {id(tensor): tensor for tensor in tensors}
     before = [(tensor, tensor.data, tensor.grad) for tensor in each.values()]

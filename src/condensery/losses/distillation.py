@@ -1,8 +1,8 @@
 """Distillation losses: the student learns a teacher's scores of a query's passages, not only which passage is relevant.
 
 The student's score of a query q and a passage d is <q, d> / temperature. The teacher's score is read from the batch and
-divided by teacher_temperature. Where the teacher has not scored a pair, the batch holds NaN, and the pair is left out of the
-loss.
+divided by teacher_temperature. If the teacher has not scored a pair, the score in the batch is NaN, and the pair is left out
+of the loss.
 
 Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector.
 """
@@ -22,7 +22,8 @@ class MarginMSE(RetrievalLoss):
     """The squared difference between the student's and the teacher's margins (Hofstätter et al. 2020, eq. 8).
 
     A margin is the score of the positive minus the score of a negative. The loss is the mean over all pairs of a query and
-    a negative that the teacher has scored. A query is left out if its positive has no score or if it has no scored negative.
+    a negative that the teacher has scored. A query is left out if its positive has no score or if none of its negatives has a
+    score.
 
     Args:
         temperature: divisor of the student's inner products, as in InfoNCE.
@@ -63,7 +64,7 @@ class MarginMSE(RetrievalLoss):
 
 
 def given_teacher(teacher: Tensor | None, loss: str) -> Tensor:
-    """Return the teacher's scores. Raise ``UserError`` if there are none; ``loss``: the loss's name in the message."""
+    """Return the teacher's scores. If there are none, raise ``UserError`` with ``loss``, the name of the loss."""
     if teacher is None:
         raise UserError(f"the loss {loss} needs a teacher's scores; pass them as the argument teacher")
     return teacher
@@ -91,7 +92,7 @@ class KLDivergence(RetrievalLoss):
     Args:
         temperature: divisor of the student's inner products, as in InfoNCE.
         teacher_temperature: divisor of the teacher's scores.
-        contrast_weight: weight of the InfoNCE loss over the whole batch that is added to the divergence; 0 = no InfoNCE.
+        contrast_weight: weight with which the InfoNCE loss over the whole batch is added to the divergence; 0 = no InfoNCE.
 
     Raises:
         UserError: a temperature is not above 0, or the weight is below 0.

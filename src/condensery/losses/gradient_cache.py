@@ -13,8 +13,8 @@ The steps follow Gao and Callan 2021b, §3.3, eq. 8-12. Here h is a vector and L
 One graph is in memory at a time, with two exceptions. The graph of a few queries may be in memory together with the graph of
 the passages. If the batch has two chunks that together fit the token budget of one chunk, both graphs are kept. The two
 graphs together take no more memory than one full chunk. Such a batch is encoded only once, like a batch of one chunk. A chunk
-whose vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss (MLM), only step
-3 remains. It is then plain gradient accumulation.
+whose vectors need no gradient is also encoded only once, because step 3 skips it. Without a contrastive loss, as in MLM, only
+step 3 remains. This step is then plain gradient accumulation.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ from condensery.system import memory_growth
 from condensery.tokens.batches import Chunk
 
 # If a batch on a CPU has more chunks than this, free memory is returned to the system twice per chunk.
-# That takes a tenth of the batch's time.
+# This takes a tenth of the batch's time.
 _MANY = 16
 # The graph of the waiting chunk is kept while the chunks before it are back-propagated, each with a graph of its own.
 # Together these chunks may hold at most this share of the waiting chunk's tokens.
@@ -45,7 +45,7 @@ class ChunkEncoder(Protocol):
         """Return the vectors of the chunk's rows, (b, d), without the computations that only ``encode`` needs."""
 
     def encode(self, chunk: Chunk) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the same vectors (b, d), and the chunk's own losses by name.
+        """Return the same vectors (b, d) as ``vectors``, and the chunk's own losses by name.
 
         Each loss is a sum over the chunk, divided by a count over the whole batch, such as the number of masked tokens.
         Under autocast, ``encode`` casts at least the weights that ``vectors`` casts.
@@ -104,12 +104,12 @@ def backpropagate(
         chunks: chunks of the batch; ``Chunk.rows`` are the batch rows of a chunk. Each row 0 .. n - 1 is in one chunk.
         contrast: function that maps the vectors of all rows in batch order, (n, d) in fp32 or wider, to a scalar loss. It
             may have trainable weights. None = no contrastive loss.
-        backward: function that back-propagates a scalar (Lightning's also scales it for fp16). It is called once per
+        backward: function that back-propagates a scalar (Lightning's function also scales it for fp16). It is called once per
             chunk; if ``contrast`` has weights, ``backward`` is called once more, for these weights, before the chunks.
         padded: whether chunks may have vectors of different widths; narrower vectors are then padded with zeros.
-        budget: maximum number of tokens of a chunk, padding included. If the batch consists of two chunks that together
-            have at most this number, both graphs are kept from the first pass to the second. Otherwise, and with 0, only
-            one graph is kept at a time.
+        budget: maximum number of tokens of a chunk, padding included. If the batch consists of two chunks that together have
+            at most this number of tokens, both graphs are kept from the first pass to the second. Otherwise, or if the budget
+            is 0, one graph at a time is kept.
 
     Returns:
         the losses by name, detached: ``contrast`` (if there is one), and the model's own losses, summed over the chunks.
@@ -161,7 +161,8 @@ def _back_propagate_chunk(
 
     Args:
         encode: function that returns the chunk's vectors (b, d) and the chunk's own losses.
-        gradient: (b, d) the gradient v at the chunk's vectors; padded vectors have further columns. None = no gradient.
+        gradient: (b, d) the gradient v at the chunk's vectors, with further columns if vectors are padded. None = no
+            gradient.
         backward: function that back-propagates a scalar.
         encoded: function that is called between the forward and the backward pass, when memory use peaks.
 
@@ -180,8 +181,9 @@ def _waits(chunks: Sequence[Chunk]) -> int:
     """Return the index of the waiting chunk: the first chunk of the batch, or the first chunk of the second tower.
 
     If the batch has two chunks of different towers, the larger chunk is chosen. With more than two chunks, the first chunk of
-    the second tower is chosen if the chunks before it are small: together at most ``_FEW`` times its tokens. These chunks are
-    back-propagated first, and the graph of each is then in memory together with the waiting chunk's graph.
+    the second tower is chosen if the chunks before it are small: together they have at most ``_FEW`` times its number of
+    tokens. These small chunks are back-propagated first, and the graph of each is then in memory together with the waiting
+    chunk's graph.
     """
     second = next((index for index, chunk in enumerate(chunks) if chunk.tower != chunks[0].tower), 0)
     before = sum(chunk.tokens for chunk in chunks[:second])
@@ -263,8 +265,8 @@ class _FirstPass:
     def _place(self, chunk: Chunk, vectors: Tensor) -> None:
         """Write a chunk's vectors (b, d) into the vectors of the batch (n, d).
 
-        The batch's vectors get the widest dtype among the chunks' vectors. They move to a GPU as soon as the vectors of one
-        chunk are on it.
+        The batch's vectors get the widest dtype among the chunks' vectors. They move to a GPU as soon as one chunk's vectors
+        are on the GPU.
         """
         rows, width = sum(map(len, self.chunks)), vectors.shape[1]
         if self.vectors is None:
@@ -309,7 +311,7 @@ class _FirstPass:
         return loss.detach()
 
     def gradient_of(self, index: int) -> Tensor | None:
-        """Return the gradient (b, d) at a chunk's vectors; None if none needs it. Padded vectors have further columns."""
+        """Return a chunk's rows of ``gradient``, (b, d), wider if vectors are padded; None if ``gradient`` is None."""
         return None if self.gradient is None else self.gradient[self.chunks[index].rows]
 
     def again(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from condensery.errors import UserError, number_of
 
 LOSS = "the loss itself"
-# The bounds are relative to the largest entry, of all gradients (_SMALL) or of one gradient (_NEARLY, _LIKE).
+# Each bound is relative to a largest entry: of all gradients (_SMALL), or of one gradient (_NEARLY, _LIKE).
 _SMALL = 1e-6  # if a gradient's largest entry is below this bound, its error is measured relative to the bound
 _NEARLY = 1e-2  # a smaller error is attributed to rounding
 _LIKE = 1e-4  # largest deviation at which a gradient counts as a multiple of the correct gradient
@@ -68,7 +68,7 @@ class Outcome:
         return not self.differences and self.failure is None
 
     def __str__(self) -> str:
-        """Return the setting with its failure, or with its worst weight and the number of other wrong weights."""
+        """Return the setting with its failure, or with its largest error and the number of other wrong weights."""
         if self.failure is not None or not self.differences:
             return f"{self.setting}: {self.failure or 'right'}"
         worst = max(self.differences, key=lambda one: one.error)
@@ -110,7 +110,7 @@ class GradientReport:
     __repr__ = __str__
 
     def raise_if_wrong(self) -> None:
-        """Raise ``UserError`` with the first cause if a gradient is wrong, or if no setting could be tried."""
+        """Raise ``UserError`` with the first cause if a gradient is wrong, or with the notes if no setting was possible."""
         if not self.outcomes:
             raise UserError(f"check_gradients: no setting could be tried; {'; '.join(self.notes)}")
         if not self:
@@ -121,8 +121,8 @@ class GradientReport:
 def compare(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], tolerance: float) -> tuple[Difference, ...]:
     """Return the weights whose gradients differ by more than ``tolerance`` times the correct gradient's largest entry.
 
-    A correct gradient whose largest entry is below 1e-6 of the largest entry of all gradients may be rounding error.
-    Its difference is measured against that bound instead.
+    A correct gradient whose largest entry is below 1e-6 of the largest entry of all gradients may be a rounding error. Its
+    difference is measured relative to this bound instead.
     """
     sizes = {name: float(value.abs().max()) for name, value in expected.items()}
     floor = _SMALL * max(size for name, size in [*sizes.items(), ("", 0.0)] if name != LOSS) or 1e-300

@@ -1,9 +1,9 @@
 """The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of a contrastive loss with inner products.
 
-The score of a query q and a passage d is sigmoid(W [q; d] + b), the formula as printed in the paper. W [q; d] equals
-W_q q + W_d d. So the loss needs only one number per query, W_q q + b, and one number per passage, W_d d. The gradient cache
-treats these numbers as vectors of one dimension. A consequence of the formula is that all queries rank the passages in the
-same order, by W_d d. Zhao et al. report that the result is "much worse" (§4.3).
+The score of a query q and a passage d is sigmoid(W [q; d] + b), as printed in the paper. W [q; d] equals W_q q + W_d d. So
+the loss needs only one number per query, W_q q + b, and one number per passage, W_d d. The gradient cache treats these
+numbers as vectors of one dimension. A consequence of the formula is that all queries rank the passages in the same order, by
+W_d d. Zhao et al. report that the result is "much worse" (§4.3).
 
 Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk.
 """

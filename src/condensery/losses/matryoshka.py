@@ -1,6 +1,7 @@
 """A loss over vectors truncated to several sizes (Matryoshka Representation Learning, Kusupati et al. 2022, eq. 1).
 
-After training, the first dimensions of a vector can be used as a shorter vector; ``truncate_dim`` keeps only these.
+After training, the first dimensions of a vector can be used as a shorter vector; ``truncate_dim`` keeps only these
+dimensions.
 
 Symbols in shapes: q queries and p passages of a batch, d dimensions of a vector, b rows of a chunk, n sizes.
 """
@@ -26,7 +27,7 @@ class Matryoshka(RetrievalLoss):
     The sum is sum_i w_i L(the first dims_i dimensions of each vector).
 
     Truncated vectors are normalised again if the encoder normalises its vectors. If L has trainable weights, each size has
-    its own copy of them.
+    its own copy of these weights.
 
     Args:
         dims: the sizes, without repeats and at most d. The whole vector is trained only if d is one of the sizes.
@@ -73,7 +74,7 @@ class Matryoshka(RetrievalLoss):
             self._widths = [part.shape[1] for part in self._features(torch.zeros(1, hidden_size), PASSAGE)]
 
     def features(self, vectors: Tensor, tower: int) -> Tensor:
-        """Return the vectors (b, d), or if L defines its own features, the features of all sizes, concatenated by columns."""
+        """Return the vectors (b, d). If L has features of its own, return the features of all sizes, joined by columns."""
         return torch.cat(self._features(vectors, tower), dim=1) if self._own_features else vectors
 
     def forward(

@@ -1,4 +1,4 @@
-"""The losses of the bi-encoder by name. Imports no torch, so that a recipe can be checked quickly before any work."""
+"""The losses of the bi-encoder by name. This file imports no torch, so a recipe can be checked quickly before any work."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -74,8 +74,8 @@ def check_loss(loss: Named) -> str:
     The file of a built-in loss is imported only if options are given, or if the loss needs options.
 
     Raises:
-        ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the
-            value of an option does not fit its annotation: it is outside the range, or not a number for int or float.
+        ValueError: there is no such loss, the loss has no such option, an option without a default is not given, or the value
+            of an option does not fit the option's annotation: the value is outside the range, or is not a number.
     """
     name, options = check_name(loss), _options(loss)
     if options or name in _LOSSES or name in _NEED_OPTIONS:
@@ -103,7 +103,7 @@ def makers_of(loss: Named) -> "list[Callable[..., RetrievalLoss]]":
 
 
 def teaching(loss: Named) -> tuple[bool, bool]:
-    """Return whether a loss takes a teacher's scores, and whether it needs them. Imports no file of the built-in losses.
+    """Return whether a loss takes a teacher's scores, and whether it needs them. No file of a built-in loss is imported.
 
     A registered function is assumed to return a loss that takes a teacher's scores, since the function has not been called
     yet. ``BiEncoderModule`` checks the returned loss later.
@@ -153,7 +153,7 @@ def temperature_of(loss: Named, default: float) -> tuple[str, float]:
 
 
 def _inner(loss: Named) -> Named | None:
-    """Return the loss inside of another loss; None if there is none."""
+    """Return the loss inside another loss, such as Matryoshka; None = there is no inner loss."""
     inner = _options(loss).get("loss")
     return inner if isinstance(inner, str | Mapping) else None
 
@@ -174,11 +174,11 @@ def _made_by(name: str) -> "Callable[..., RetrievalLoss]":
 
 
 def make_loss(loss: Named, **options: Any) -> "RetrievalLoss":
-    """Make the loss that is registered by a name.
+    """Make the loss that is registered under a name.
 
     Args:
         loss: the name, or a mapping with ``name`` and options.
-        options: further options, each passed on if the loss takes it; the options in the mapping take precedence.
+        options: further options. An option is passed on if the loss takes it and the mapping does not give it.
 
     Raises:
         UserError: there is no such loss, or it does not take these options.

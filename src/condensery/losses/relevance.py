@@ -20,7 +20,7 @@ def pointwise(scores: Tensor) -> Tensor:
     """Return the sum of the binary cross-entropy over all pairs (RocketQA, Qu et al. 2021, eq. 5).
 
     Args:
-        scores: (l, s) logits of l queries; column 0 holds the positives, the others the negatives.
+        scores: (l, s) logits of l queries; column 0 holds the positives, the other columns hold the negatives.
     """
     labels = torch.zeros_like(scores)  # (l, s)
     labels[:, 0] = 1.0
@@ -33,7 +33,7 @@ def listwise(scores: Tensor) -> Tensor:
     The loss depends only on differences between scores, so the sigmoid of one score is not a probability of relevance.
 
     Args:
-        scores: (l, s) logits of l queries; column 0 holds the positives, the others the negatives.
+        scores: (l, s) logits of l queries; column 0 holds the positives, the other columns hold the negatives.
     """
     return nn.functional.cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long), reduction="sum")
 

@@ -1,4 +1,4 @@
-"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, with one shared encoder or two (Karpukhin et al. 2020)."""
+"""The bi-encoder: s(q, p) = <f_q(q), f_p(p)>, with one shared encoder or two encoders (Karpukhin et al. 2020)."""
 
 import copy
 from typing import Self

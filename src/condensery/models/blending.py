@@ -16,7 +16,8 @@ def blended(start: BiEncoder, trained: BiEncoder, share: float) -> BiEncoder:
     is interpolated with each tower of ``trained``.
 
     Args:
-        start, trained: the retriever before and after training, of the same shape; neither is changed.
+        start, trained: the retriever before and after training, with weights of the same shapes. Neither retriever is
+            changed.
         share: weight of the trained retriever in the average, 0 to 1.
 
     Raises:

@@ -18,7 +18,7 @@ class CondenserShape:
 
     Attributes:
         head_layers: number of transformer layers in the head (L^h); 0 = no head, which is plain masked language modelling.
-        skip_from: number of early backbone layers (L^e); the head reads their output token states.
+        skip_from: number of early backbone layers (L^e); the head reads the token states after these layers.
         late_mlm: whether the backbone's last layer has an MLM loss, too (Gao and Callan 2021a, eq. 10).
     """
 

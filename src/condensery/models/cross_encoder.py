@@ -27,12 +27,12 @@ FAMILIES = ("bert", "roberta", "xlm-roberta")
 # BERT's classification head uses the backbone's pooler; RoBERTa's head does not
 _NEW = {"classifier": "scoring head", "bert.pooler": "pooler"}
 _UNUSED = ("cls.predictions", "lm_head", "cls.seq_relationship", "qa_outputs", *DECODERS)
-# makes sentence-transformers return the logit; its default is the sigmoid of the logit
+# with this entry, sentence-transformers returns the logit; by default it returns the sigmoid of the logit
 _PLAIN = {"activation_fn": "torch.nn.modules.linear.Identity"}
 
 
 class CrossEncoder(nn.Module):
-    """A backbone with transformers' classification head on the CLS state. Maps a pair of query and passage to one logit.
+    """A backbone with transformers' classification head on the CLS state. It maps a pair of query and passage to one logit.
 
     Attributes:
         classifier: the transformers model, whose modules are used; the backbone runs with ``Encoder``'s forward pass.
@@ -47,7 +47,10 @@ class CrossEncoder(nn.Module):
         self.classifier = classifier
 
     def scores(self, chunk: Chunk) -> Tensor:
-        """Return the logits (b,) of a chunk of pairs. The sigmoid of a logit is the probability of relevance."""
+        """Return the logits (b,) of a chunk of pairs.
+
+        With the pointwise loss, the sigmoid of a logit is the probability of relevance.
+        """
         cls = self.encoder.cls(chunk)[:, None]  # (b, 1, d)
         if self.classifier.config.model_type == "bert":
             cls = self.classifier.dropout(self.classifier.bert.pooler(cls))

@@ -100,8 +100,8 @@ def _subtract_targets(logits: Tensor, targets: Tensor, room: Tensor) -> Tensor:
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """Compute ``cross_entropy(states @ weight.T + bias, targets)`` per row, with a fraction of the memory traffic.
 
-    The matrix products are in autocast's precision if autocast is on; the rest is in fp32 or wider. The operator has a first
-    derivative only.
+    The matrix products are in autocast's precision if autocast is on. All other computations are in fp32 or wider. The
+    operator has a first derivative only.
 
     Shape:
         states (n, d); weight (V, d); bias (V,); targets (n,) int64; the result (n,).

@@ -31,7 +31,7 @@ class _CheapDropout(torch.autograd.Function):
 def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
     """Return ``values * keep * scale``. ``keep`` is int16, because torch vectorises neither bool products nor ``where``.
 
-    An infinite element becomes NaN where it is dropped, as in torch's own dropout.
+    An infinite element becomes NaN if it is dropped, as in torch's own dropout.
     """
     return keep.to(values.dtype).mul_(values).mul_(scale)
 
@@ -39,9 +39,9 @@ def _drop(values: Tensor, keep: Tensor, scale: float) -> Tensor:
 def dropout(values: Tensor, p: float, training: bool) -> Tensor:
     """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p). The result has the same shape and dtype.
 
-    On a CPU the probability is rounded to a multiple of 2^-16, and drawing the mask costs a fifth of ``bernoulli_``. On other
-    devices and in compiled code torch's own dropout is called. Both implementations draw from torch's default generator, so
-    restoring the generator's state replays the mask.
+    On a CPU the probability is rounded to a multiple of 2^-16, and drawing the mask takes a fifth of the time of
+    ``bernoulli_``. On other devices and in compiled code torch's own dropout is called. Both implementations draw from
+    torch's default generator, so restoring the generator's state replays the mask.
     """
     if not training or p == 0.0:
         return values
@@ -60,7 +60,7 @@ class Dropout(nn.Dropout):
 def seed_torch(seed: int) -> None:
     """Seed torch's default generators, as ``torch.manual_seed`` does.
 
-    Without a GPU, ``torch.manual_seed`` formats the call stack for three absent kinds of device. That would take up to a
+    Without a GPU, ``torch.manual_seed`` formats the call stack for three absent kinds of device. This would take up to a
     millisecond per step, so only the CPU's generator is seeded.
     """
     if torch.accelerator.is_available():

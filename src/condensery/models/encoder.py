@@ -49,7 +49,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p:
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float) -> Tensor:
-    """Compute ``attend`` by plain matrix products. Keeps the attention weights (b, h, m, t) for the backward pass."""
+    """Compute ``attend`` by plain matrix products. The attention weights (b, h, m, t) are kept for the backward pass."""
     turned = key.transpose(-1, -2).contiguous()  # (b, h, e, t); a copy here is cheaper than in each product
     scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), turned)  # (b, h, m, t)
     if visible is not None:
@@ -74,8 +74,8 @@ def transformer_layer(
             ``visible``, which then replaces the argument.
 
     Returns:
-        (k_1 + k_2 + ..., d), or (n, d) without a selection. The selections draw their dropout masks in order, so leaving
-        out the last selections does not change the others.
+        (k_1 + k_2 + ..., d), or (n, d) without a selection. The selections draw their dropout masks in order, so leaving out
+        the last selections does not change the earlier ones.
     """
     family = family_of(layer)
     memory = _Memory(family, layer, hidden, tokens)
@@ -289,7 +289,7 @@ class Encoder(nn.Module):
         return self.finish(transformer_layers(layers, hidden, layout.tokens, None, *read)), early
 
     def finish(self, states: Tensor) -> Tensor:
-        """Return states (k, d) of the last layer after a pre-norm backbone's final normalisation."""
+        """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer. The shape is kept."""
         return self.family.finish(self.model, states)
 
     def check_length(self, length: int, key: str) -> None:

@@ -3,7 +3,7 @@
 BERT and RoBERTa are post-norm and have position embeddings. DistilBERT is like BERT, but has no token types. ModernBERT
 (Warner et al. 2024) is pre-norm and rotates queries and keys by their positions (RoPE). In two of every three ModernBERT
 layers a token sees only nearby tokens. MPNet (Song et al. 2020) adds a bias to each attention score; the bias depends on
-the distance of the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
+the distance between the two tokens. ELECTRA (Clark et al. 2020) may have embeddings of another size than its states.
 
 Symbols in shapes: n tokens, k queries, d hidden size, h heads, e = d / h.
 """
@@ -39,7 +39,7 @@ def _activated(intermediate: Any, states: Tensor) -> Tensor:
 
 
 class Bert:
-    """BERT and RoBERTa, whose parts have the same names. Base class of the other families.
+    """BERT and RoBERTa, whose parts have the same names. The other families are subclasses.
 
     Attributes:
         lm_head: prefixes of the tensor names of the MLM head.
@@ -84,11 +84,11 @@ class Bert:
         return model.embeddings.position_embeddings(positions + self.offset(model.config))
 
     def finish(self, model: Any, states: Tensor) -> Tensor:
-        """Return states (k, d) of the last layer after the final normalisation, if the family has one."""
+        """Apply the final normalisation, if the family has one, to states (k, d) of the last layer. The shape is kept."""
         return states
 
     def transform(self, model: Any, states: Tensor) -> Tensor:
-        """Return states (k, d) after the LM head's transform, which precedes the vocabulary projection."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d). The shape is kept."""
         if hasattr(model, "cls"):
             return model.cls.predictions.transform(states)
         return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(states)))

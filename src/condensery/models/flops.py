@@ -1,6 +1,6 @@
-"""Counts the floating-point operations in the matrix products of a step. Imports no torch.
+"""Counts the floating-point operations in the matrix products of a step. This file imports no torch.
 
-Symbols: n tokens of a row, m of these tokens whose output states are used, d hidden size, i size of the feed-forward layer.
+Symbols: n tokens of a row, m tokens of the row whose output states are used, d hidden size, i size of the feed-forward layer.
 A product of (a, b) and (b, c) takes 2abc operations. A backward pass takes twice the operations of its forward pass.
 """
 

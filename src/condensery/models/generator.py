@@ -30,7 +30,7 @@ from condensery.randomness import uniforms
 from condensery.tokens.prefixes import check_prefix
 from condensery.tokens.tokenizer import check_tokenizer, load_tokenizer, number_of_words, of_sentencepiece, read_saved
 
-DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # the first of T5, the others of BART
+DROPOUTS = ("dropout_rate", "dropout", "attention_dropout")  # the first key is T5's, the other two are BART's
 _FEWEST_WORDS = 26
 _TOKENS = ("pad_token_id", "eos_token_id")
 
@@ -129,7 +129,7 @@ class Generator:
 
         Args:
             texts: passages without the prefix.
-            rows: the collection row of each passage, in any order; the random numbers depend on it.
+            rows: the collection row of each passage, in any order; the random numbers depend on these rows.
             sampling: the sampling settings.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Vocabulary projection and the largest logit of each text in one operator, without logits in memory until the backward pass.
+"""Vocabulary projection and the largest logit of each text in one operator, which keeps no logits for the backward pass.
 
 Symbols in shapes: b texts, n packed tokens, d hidden size, V tokens of the vocabulary, m entries of the result (b, V) that
 have a gradient.
@@ -10,11 +10,11 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from condensery.models.linear import with_rows_of_zeros
 
-_FEW = 4  # if at most one column in _FEW has a gradient, its token is searched in these columns alone, which is faster
+_FEW = 4  # if at most one column in _FEW has a gradient, tokens are searched in these columns only, which is faster
 
 
 class _LargestLogits(torch.autograd.Function):
-    """The operator. For each entry of the result with a gradient, its forward pass saves the token with the largest logit.
+    """The operator. Its forward pass saves, for each entry of the result with a gradient, the token with the largest logit.
 
     The backward pass multiplies only by the columns of the vocabulary that have a gradient in some text.
     """
@@ -69,11 +69,11 @@ class _LargestLogits(torch.autograd.Function):
 
 
 def largest_logits(states: Tensor, layer: nn.Linear, texts: list[slice], least: float = -torch.inf) -> Tensor:
-    """Return the largest logit of each token of the vocabulary over the tokens of each text, or ``least`` if that is larger.
+    """Return the largest logit of each token of the vocabulary over the tokens of each text, or ``least`` if it is larger.
 
-    The matrix products are in autocast's precision if autocast is on; the rest is in fp32 or wider. A logit that is not
-    above ``least`` has no gradient. Of several equal largest logits one has the gradient. The operator has a first
-    derivative only.
+    The matrix products are in autocast's precision if autocast is on. All other computations are in fp32 or wider. A logit
+    that is not above ``least`` has no gradient. Of several equal largest logits one has the gradient. The operator has a
+    first derivative only.
 
     Args:
         states: (n, d) states of the packed tokens of all texts.
@@ -82,7 +82,7 @@ def largest_logits(states: Tensor, layer: nn.Linear, texts: list[slice], least: 
         least: lower bound of the result, such as 0 for ReLU.
 
     Returns:
-        (b, V).
+        the result (b, V).
     """
     with_gradient = torch.is_grad_enabled()  # within the operator it is always off
     return _LargestLogits.apply(states, layer.weight, layer.bias, texts, least, with_gradient)

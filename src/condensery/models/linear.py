@@ -1,6 +1,6 @@
 """Linear layers whose matrix products have few shapes on a CPU.
 
-In bf16 on a CPU, a kernel is compiled for each shape of a matrix product. That takes milliseconds, often longer than the
+In bf16 on a CPU, a kernel is compiled for each shape of a matrix product. Compiling takes milliseconds, often longer than the
 product itself. The number of tokens differs between chunks, so it is rounded up to a multiple of ``ROWS``.
 """
 

@@ -34,8 +34,8 @@ class DecoderShape:
             (CoT-MAE: Wu et al. 2022; eq. 8-10 of Wu et al. 2023).
             ``causal``: [h ; context]. Each token sees the tokens before it and predicts the next token. In the released code
             of query-as-context the layers are GPT-2 blocks; here they have the shape of the backbone's layers.
-            ``enhanced``: the attention query of each predicted token is computed from h and the token's position only. It
-            attends to h and a random sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
+            ``enhanced``: the attention query of each predicted token is computed from h and the token's position only. This
+            query attends to h and a random sample of the other tokens (RetroMAE: Xiao et al. 2022, §3.3).
         layers: number of transformer layers (N); must be 1 if the kind is ``enhanced``.
         mask_rate: fraction of the other tokens that a position of an enhanced decoder does not see; ignored by the other
             kinds.
@@ -46,7 +46,7 @@ class DecoderShape:
     mask_rate: float = 0.5
 
     def check(self, depth: int, init: Init) -> None:
-        """Raise ``UserError`` for an invalid shape, or if a backbone of ``depth`` layers cannot initialise it by ``init``."""
+        """Raise ``UserError`` for an invalid shape, or if a backbone of ``depth`` layers is too small for ``init``."""
         if self.layers < 1 or (self.kind == "enhanced" and self.layers != 1):
             wanted = "exactly one layer" if self.kind == "enhanced" else "at least one layer"
             raise UserError(f"a decoder of kind {self.kind} has {wanted}, not {self.layers}")
@@ -120,7 +120,7 @@ class MaskedAutoEncoder(PretrainingModel):
         visible, read = None, layout.masked
         assert read is not None
         if causal:
-            # padding follows the tokens of a row, so the causal mask hides it from them
+            # padding follows the tokens of a row, so the causal mask hides the padding from these tokens
             seen = causal_mask(layout.tokens.width, self.span, cls.device)  # (t, t)
             visible, read = seen[None, None], replace(read, visible=_by_row(read, seen[layout.positions[read.index]]))
         elif self.shape.kind == "enhanced":
@@ -129,7 +129,7 @@ class MaskedAutoEncoder(PretrainingModel):
         return self.encoder.finish(states)
 
     def _enhanced(self, layout: PackedLayout, read: LayerStates, cls: Tensor, masked: Tensor) -> LayerStates:
-        """Return RetroMAE's attention queries, CLS vector plus position embedding. Each query has a random sample of keys.
+        """Return RetroMAE's attention queries (CLS vector plus position embedding), each with a random sample of keys.
 
         The sample is drawn from torch's default generator after the encoder's dropout, so the gradient cache replays it.
         """

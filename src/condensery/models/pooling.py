@@ -53,7 +53,7 @@ class Normalise(nn.Module):
     """L2-normalises vectors before further layers or before truncation."""
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return the normalised vectors (b, d)."""
+        """Normalise vectors (b, d). The shape is kept."""
         return nn.functional.normalize(vectors, dim=-1)
 
 

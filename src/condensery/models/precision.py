@@ -76,5 +76,5 @@ def precision_on(device: torch.device | str, precision: str, name: str = "precis
 
 
 def has_bf16(device: torch.device | str) -> bool:
-    """Return whether a device computes in bf16 itself, without emulation; GPUs before Ampere do not."""
+    """Return whether a device computes in bf16 itself, without emulation; GPUs before Ampere emulate it."""
     return torch.device(device).type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)

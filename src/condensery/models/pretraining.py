@@ -20,7 +20,7 @@ class PretrainingModel(nn.Module):
 
     Attributes:
         encoder: the backbone.
-        language_model: the transformers model: the backbone with its LM head (transform and tied decoder).
+        language_model: the transformers model, which is the backbone with its LM head (transform and tied decoder).
         layers_loaded: whether a checkpoint had the layers that only pre-training uses; false = they were initialised at
             random.
     """
@@ -50,7 +50,7 @@ class PretrainingModel(nn.Module):
         return layers.to(self.language_model.dtype)  # this dtype may differ from torch's default
 
     def vocabulary_transform(self, states: Tensor) -> Tensor:
-        """Return states (k, d) after the LM head's transform, which precedes the vocabulary projection."""
+        """Apply the LM head's transform, which precedes the vocabulary projection, to states (k, d). The shape is kept."""
         return self.encoder.family.transform(self.language_model, states)
 
     def cross_entropy(self, states: dict[str, Tensor], targets: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -93,5 +93,5 @@ class PooledLanguageModel(PretrainingModel):
 
 
 def with_cls(states: Tensor, layout: PackedLayout, cls: Tensor) -> Tensor:
-    """Return the packed ``states`` (n, d) of b texts, the first state of each replaced by its vector in ``cls`` (b, d)."""
+    """Return the packed ``states`` (n, d) of b texts. Vector i of ``cls`` (b, d) replaces the first state of text i."""
     return states.index_copy(0, layout.cls.index, cls.to(states.dtype))

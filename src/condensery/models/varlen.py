@@ -41,8 +41,8 @@ def flash(
 ) -> Tensor:
     """Run FlashAttention. It supports bf16 and fp16 on GPUs of the Ampere generation or later.
 
-    With a ``window``, a query sees that many tokens on each side of its own position. Torch's attention on nested tensors
-    uses the same operator, and ``torch.nn.attention.varlen`` calls it without dropout.
+    With a ``window``, a query sees this number of tokens on each side of its own position. Torch's attention on nested
+    tensors uses the same operator, and ``torch.nn.attention.varlen`` calls it without dropout.
     """
     outputs: tuple[Tensor, ...] = torch.ops.aten._flash_attention_forward(
         query,
@@ -91,7 +91,7 @@ def _scale(query: Tensor) -> float:
 def one_row_after_the_other(
     query: Tensor, key: Tensor, value: Tensor, asking: Segments, seen: Segments, p: float, window: int | None = None
 ) -> Tensor:
-    """Compute the same attention by matrix products, row by row. It is slow and serves as the reference for kernels."""
+    """Compute variable-length attention by matrix products, row by row: the slow reference for the kernels."""
     parts = []
     for row in range(asking.rows):
         queries = slice(int(asking.starts[row]), int(asking.starts[row + 1]))

@@ -1,6 +1,6 @@
 """The settings with which the vector of a text is computed: prefix, pooling, truncation and normalisation.
 
-Imports no torch.
+This file imports no torch.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ POOLED: dict[str, str] = {  # pooling -> its description in cards and messages
 
 
 class VectorOptions(TypedDict, total=False):
-    """Settings that replace a checkpoint's own settings; None = the checkpoint's own."""
+    """Settings that replace a checkpoint's own settings; None = the checkpoint's own setting."""
 
     pooling: Pooling | None
     normalise: bool | None

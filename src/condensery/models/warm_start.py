@@ -43,8 +43,8 @@ class WarmStart:
     Attributes:
         unigram_bias: whether the bias of the vocabulary projection is set to log unigram frequencies.
         near_identity: multiple of the identity matrix that is added to value and output projections; 0 = not added.
-        random_share: factor by which the random weights of these projections are multiplied; used if ``near_identity`` is
-            not 0.
+        random_share: factor by which the random weights of value and output projections are multiplied; used if
+            ``near_identity`` is not 0.
         rare_tokens: strength of the first layer's preference for rare tokens; 0 = no preference.
         position_scale: factor by which position and type embeddings are multiplied.
     """

@@ -1,4 +1,4 @@
-"""The tokenised form of a collection: the texts used for pre-training, and the folder of token stores of each stage."""
+"""The tokenised form of a collection: the texts used for pre-training, and the token stores in the folders of stages."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def tokenise_collection(
 
 
 def _store(name: str) -> "cached_property[TokenStore]":
-    """Return the attribute for the token store ``name`` of an artifact, which is opened on first use."""
+    """Return the attribute that opens the token store ``name`` of an artifact on first use."""
     return cached_property(lambda artifact: TokenStore(artifact.folder / name))
 
 
@@ -220,8 +220,8 @@ class Queries:
     def places(self) -> np.ndarray | None:
         """The position of each query in the token store of the passages, int64 (Q, 2).
 
-        The columns are the index of the query's first token and the number of its tokens; -1 where these are unknown. The
-        result is None if the queries are not sentences of their passages.
+        The columns are the index of the query's first token and the number of its tokens; -1 if these are unknown. The result
+        is None if the queries are not sentences of their passages.
         """
         path = self.folder / "places.npy"
         return load_array(path) if path.exists() else None

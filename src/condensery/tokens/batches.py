@@ -27,7 +27,8 @@ class Chunk:
 
     Attributes:
         input_ids: int64 (b, t), right-padded.
-        lengths: int64 (b,), number of tokens in each row, special tokens included; longest first if ``context`` is None.
+        lengths: int64 (b,), number of tokens in each row, special tokens included; longest first, unless rows have a
+            ``context`` or stay ``together`` (see ``chunks``).
         rows: int64 (b,), the index of each row in the batch, or another number by which the caller identifies the row.
         masked: int64 (m,), ascending positions in the flattened ``input_ids`` (b * t); None if no token is predicted.
         targets: int64 (m,), the original ids at ``masked``; None if no token is predicted.
@@ -102,7 +103,7 @@ class TokenRows:
             names: (n,) the identity of each row, sorted as ``order``.
             pad_id: id of the padding token.
             tower: value of ``Chunk.tower`` in each chunk.
-            multiple: number to whose multiple a width is rounded up.
+            multiple: each width is rounded up to a multiple of this number.
         """
         lengths = self.lengths[order]  # (n,)
         ids = self.flat[ranges(self.edges[:-1][order], lengths)].astype(np.int64)  # (N,)

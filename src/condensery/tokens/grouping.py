@@ -36,7 +36,7 @@ class Grouped:
 class _Unit:
     """A sentence, or a piece of a long sentence.
 
-    It consists of the characters ``begin`` to ``end`` of the document's text with index ``text``.
+    A unit consists of the characters ``begin`` to ``end`` of the document's text with index ``text``.
     """
 
     text: int

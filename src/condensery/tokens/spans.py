@@ -127,7 +127,8 @@ class SentencePacked(SpanSet):
     ends of documents, are left out and counted in ``dropped_tokens``.
 
     A document that was packed into fewer than two spans is split near its middle to give a pair. The split lies at the
-    beginning of a sentence if a sentence begins in the middle half, else between two tokens.
+    sentence beginning nearest to the middle, if this is in the middle half and both spans get permitted lengths. Otherwise
+    the split lies at the middle.
 
     Raises:
         UserError: in the cases of the base class, or if the store has no sentences.

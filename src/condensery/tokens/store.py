@@ -1,4 +1,4 @@
-"""The token store: the ids of tokenised texts in one memory-mapped file, and the starts of texts, sentences, documents."""
+"""The token store: the ids of tokenised texts in one memory-mapped file, and the starts of texts, sentences and documents."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
@@ -82,7 +82,7 @@ class TokenStore:
         return [(start, end - start) for start, end in pairwise([*self.sentences[a:b].tolist(), last])]
 
     def share_of(self, token: int) -> float:
-        """Return the share of one id among all tokens, from 0 to 1; 0 for an empty store. Reads the store in blocks."""
+        """Return the share of one id among all tokens, from 0 to 1; 0 for an empty store. The store is read in blocks."""
         blocks = (self.tokens[first : first + _BLOCK] for first in range(0, self.token_count, _BLOCK))
         return sum(int(np.count_nonzero(block == token)) for block in blocks) / max(1, self.token_count)
 
@@ -152,7 +152,7 @@ def tokenise(
         texts: list of texts, or a column that returns a list of strings for a slice.
         tokenizer: folder with ``tokenizer.json`` (the artifact of the stage `tokenizer`).
         folder: folder to which the store is written; an older store there is replaced.
-        sentences: whether to record, in addition, where sentences begin.
+        sentences: whether the beginnings of sentences are recorded as well.
         language: see ``sentence_begins``.
         documents: (D + 1,) first text of each document; the last entry is len(texts).
         workers: number of processes; with 1 the work is done in this process.

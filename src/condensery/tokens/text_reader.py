@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TextReader:
-    """Builds rows of the form [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP]. ``len``: number of texts.
+    """Builds rows [CLS] text [SEP], or with titles [CLS] title [SEP] text [SEP]. Its ``len`` is the number of texts.
 
     Attributes:
         texts: token store of the texts.
@@ -50,7 +50,7 @@ class TextReader:
 
 
 class Readers(NamedTuple):
-    """The readers of passages and of queries; ``Chunk.tower`` is the index."""
+    """The readers of passages and of queries, with ``Chunk.tower`` as index."""
 
     passages: TextReader
     queries: TextReader

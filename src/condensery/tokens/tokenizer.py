@@ -146,10 +146,10 @@ def _read(name: str, local: bool) -> Any:
 def read_saved(source: str | Path, revision: str | None = None) -> Any:
     """Read the tokenizer of a folder or hub name with transformers, as ``tokenizer.json`` describes it.
 
-    Since release 5, a tokenizer class of transformers takes only the words from this file. Its normaliser, splitting and
-    model are fixed, although many checkpoints name the class of another tokenizer, or no class. So this function takes these
-    parts from the file. As in release 4, only the settings of BERT's normaliser and of byte-level splitting are those of the
-    class, because ``tokenizer_config.json`` may set them.
+    Since release 5, a tokenizer class of transformers takes only the words from this file. The class fixes normaliser,
+    splitting and model, although many checkpoints name the class of another tokenizer, or no class. So this function takes
+    these parts from the file. As in release 4, only the settings of BERT's normaliser and of byte-level splitting are those
+    of the class, because ``tokenizer_config.json`` may set them.
     """
     from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
     from transformers.utils import cached_file
@@ -173,7 +173,7 @@ def read_saved(source: str | Path, revision: str | None = None) -> Any:
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
-    """Save a tokenizer so that release 4 of transformers opens it too; two names in its config are replaced for that."""
+    """Save a tokenizer so that release 4 of transformers opens it too. For this, two names in its config are replaced."""
     tokenizer.save_pretrained(str(folder))
     text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
     text = text.replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')

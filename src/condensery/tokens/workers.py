@@ -1,4 +1,4 @@
-"""Tokenise texts in one or several processes. The results, ids and sentence starts, keep the order of the texts.
+"""Tokenise texts in one or several processes. The results (ids and sentence starts) keep the order of the texts.
 
 A worker process imports this module but neither torch nor transformers, so it starts in a fraction of a second.
 """
@@ -108,7 +108,7 @@ def sentence_begins(text: str, language: str = ENGLISH) -> list[int]:
 
 
 def _behind_closing(text: str, at: int) -> int:
-    """Return the position after the closing brackets at ``at``; ``at`` itself if there are none, or if ``at`` is 0."""
+    """Return the position after the closing brackets at ``at``. Without brackets, or if ``at`` is 0, return ``at`` itself."""
     closing = _CLOSING.match(text, at) if at else None
     return closing.end() if closing else at
 
@@ -128,7 +128,7 @@ def _sentence_starts(texts: Sequence[str], encodings: Sequence[Encoding], langua
 
 
 def _first_behind(encoding: Encoding, at: int) -> int:
-    """Return the first token that ends after the character ``at``; the number of tokens if there is none."""
+    """Return the first token that ends after the character ``at``; the number of tokens if there is no such token."""
     covering = encoding.char_to_token(at) if len(encoding) < LONG else None
     if covering is not None:
         return int(covering)

@@ -137,7 +137,7 @@ def _check_monitor(callback: pl.Callback, trainer: pl.Trainer) -> None:
 
 
 class EndTogether(pl.Callback):
-    """Ends training in all processes if a callback, after a validation, ended training in the first process."""
+    """Ends training in all processes if a callback ended it in the first process, after a validation."""
 
     def __init__(self, every: int, last: int) -> None:
         self.every, self.last = every, last
@@ -150,7 +150,7 @@ class EndTogether(pl.Callback):
 class EMAWeightAveraging(pl.callbacks.EMAWeightAveraging):
     """Lightning's callback with one change: the average equals the current weights until its first update.
 
-    In Lightning's own callback, the average consists of the initial weights until then. They would be validated, and they
+    In Lightning's own callback, the average consists of the initial weights until then. These weights would be validated, and
     would be the result if training ended before the first update.
     """
 
@@ -164,7 +164,7 @@ class Checkpoints(pl.callbacks.Checkpoint):
     """Writes checkpoints, and keeps only the newest one.
 
     The old checkpoint is deleted once the new one is complete. No checkpoint is written at the step at which a callback
-    ends training, because a run that resumed from it would continue training.
+    ends training, because a run that resumed from such a checkpoint would continue training.
 
     Args:
         folder: folder of the checkpoints.
@@ -195,10 +195,10 @@ class Checkpoints(pl.callbacks.Checkpoint):
 
 
 class LeaveWhenAsked(pl.Callback):
-    """Ends all processes after the step in which one of them received a signal to end. Before that, writes a checkpoint.
+    """Writes a checkpoint and ends all processes after a step in which one of them received a signal to end.
 
-    At the step at which training ends anyway, it does nothing, because a run that resumed from a checkpoint of this step
-    would continue training.
+    At the step at which training ends anyway, the callback does nothing, because a run that resumed from a checkpoint of this
+    step would continue training.
 
     Args:
         checkpoints: callback that writes the checkpoint in the first process; None = this process writes no checkpoint.
@@ -224,8 +224,8 @@ class LeaveWhenAsked(pl.Callback):
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint under a temporary name and renames it once it is complete. Checks each checkpoint that it reads.
 
-    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not verify them, so this class does.
-    Checkpoints are loaded with ``weights_only``, so no pickled code is run.
+    A checkpoint is a ZIP archive. PyTorch writes the archive's checksums but does not verify them, so this class verifies
+    them. Checkpoints are loaded with ``weights_only``, so no pickled code is run.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:

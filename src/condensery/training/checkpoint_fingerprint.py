@@ -1,8 +1,8 @@
 """Describes the data and settings of a training run in plain values, which are checked when a run is resumed.
 
-A checkpoint stores these values, and a resumed run compares them with its own. Settings are stored as they are. Texts and
-arrays are stored as hashes of their content. File paths and settings of the machine are left out, so that a run may resume
-on another machine.
+A checkpoint stores these values, and a resumed run compares them with its own values. Settings are stored as they are. Texts
+and arrays are stored as hashes of their content. File paths and settings of the machine are left out, so that a run may
+resume on another machine.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def described(thing: object, name: str = "") -> Fingerprint:
     """Describe the constructor arguments of ``thing``. If an argument is an object, its own arguments are described too.
 
     Only constructor arguments that an object keeps as attributes of the same name are described. An object with a method
-    ``content`` is described by what the method returns.
+    ``content`` is described by the result of this method.
 
     Returns:
         plain values by dotted names below ``name``.
@@ -86,7 +86,7 @@ def _arguments(thing: object) -> Iterator[tuple[str, Any]]:
 
 
 def _taken_by(kind: type) -> list[str]:
-    """Return the names of the constructor arguments of one class, without its base classes."""
+    """Return the names of the constructor arguments of one class, without those of its base classes."""
     if not inspect.isfunction(made := vars(kind).get("__init__")):
         return []
     _, *taken = inspect.signature(made).parameters.values()

@@ -20,12 +20,12 @@ def chunk_that_fits(
 ) -> int:
     """Return the chunk size for ``chunk_tokens: auto``, in tokens with padding.
 
-    On a GPU it is the largest size that fits. On a CPU it is ``smallest``, because a CPU's caches are small and larger
-    chunks are no faster. With several processes the first process measures for all.
+    On a GPU the chunk size is the largest that fits. On a CPU it is ``smallest``, because a CPU's caches are small and larger
+    chunks are no faster. With several processes, the first process measures for all processes.
 
     Args:
         module: the module whose chunks are measured; it is moved to ``device``.
-        batches: object that makes the batches; the first batch is measured. Its ``budget`` is changed.
+        batches: object that makes the batches; the first batch is measured. The object's ``budget`` is changed.
         precision: precision of training.
         device: device of training.
         smallest: smallest chunk size, in tokens with padding; it is assumed to fit.

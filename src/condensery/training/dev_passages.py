@@ -16,7 +16,7 @@ Relevant = dict[int, NDArray[np.integer]]
 
 
 def parted_by_dev(relevant: Relevant, collection: Collection) -> tuple[Relevant, Relevant]:
-    """Split queries into those that share a relevant passage with a query of the split ``dev``, and the others.
+    """Split queries into those that share a relevant passage with a query of the split ``dev``, and the other queries.
 
     Args:
         relevant: query row -> its relevant passages.

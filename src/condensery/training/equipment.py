@@ -12,7 +12,7 @@ from condensery.training.settings import Precision
 def equipment(
     module: TrainingModule, precision: Precision, device: torch.device, processes: int = 1, compiled: bool = False
 ) -> str:
-    """Return one line that names devices, precision, attention kernel and optimiser, and says if layers are compiled."""
+    """Return one line that names devices, precision, attention kernel and optimiser, and says whether layers are compiled."""
     parts = [_devices(device, processes), _precision(precision, device), *_attention(module, precision, device)]
     parts.append("AdamW" if precision == "fp16" else "fused AdamW")
     return ", ".join([*parts, *(["compiled layers"] if compiled else [])])
@@ -34,7 +34,7 @@ def _precision(precision: Precision, device: torch.device) -> str:
 
 
 def _attention(module: TrainingModule, precision: Precision, device: torch.device) -> list[str]:
-    """Return the description of the attention as a list of one; an empty list if the module has no encoder."""
+    """Return the description of the attention as a list of one string. The list is empty if the module has no encoder."""
     encoder = next((part for part in module.modules() if isinstance(part, Encoder)), None)
     if encoder is None:
         return []

@@ -1,4 +1,4 @@
-"""``check_gradients`` tests whether a gradient that is computed in chunks or processes equals that of the whole batch."""
+"""``check_gradients`` tests whether a gradient from chunks or processes equals the gradient of the whole batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -56,8 +56,8 @@ def check_gradients(
             ``BiEncoderModule``.
         parts: encoders and their chunks, as in ``cached_backward``; with a module, its data module or a batch.
         cached: the function to check, with the arguments of ``cached_backward``. It adds to the ``.grad`` of all weights and
-            may return the loss. With several processes, each process calls the function with its share of the rows.
-            Your own function must then gather the vectors of all processes; for ``cached_backward`` the check does so.
+            returns the loss or None. With several processes, each process calls the function with its share of the rows.
+            Your own function must then gather the vectors of all processes; for ``cached_backward`` the check gathers them.
         processes: 2 = the gradient is also computed in two processes on the CPU, each with half of the rows. If processes
             cannot be forked (outside of Linux, or if a GPU is used), functions must be importable, and the call must be
             guarded by ``if __name__ == "__main__":``.
@@ -91,7 +91,7 @@ class _Setting:
     processes: int = 1
 
     def name(self, drawn: bool) -> str:
-        """Describe the setting in words. ``drawn``: whether the loss has dropout, so that the words say if it is on."""
+        """Describe the setting in words. ``drawn``: whether the loss has dropout; the words then say if dropout is on."""
         words = [CUTS[self.cut]]
         if self.processes > 1:
             words.append(f"{self.processes} processes")
@@ -129,7 +129,7 @@ class _Check:
         return GradientReport(tuple(outcomes), causes_of(outcomes, own, repeatable), tuple(self.notes))
 
     def _find_weights(self) -> dict[str, Tensor]:
-        """Return by name the weights of the modules, and other leaf tensors from which the loss was computed."""
+        """Return the weights of the modules, and other leaf tensors from which the loss was computed, by name."""
         with self._copies(double=False):
             try:
                 loss = self._plain("as given", Replayed(SEED))
@@ -180,8 +180,8 @@ class _Check:
         """Compare the two gradients in one setting.
 
         Returns:
-            the outcome; None = no weight requires a gradient, or the gradient cannot be computed without a cache. Batch norm
-            over one row is an example.
+            the outcome; None = no weight requires a gradient, or the gradient cannot be computed without a cache, as with
+            batch norm over one row.
         """
         chunks = self._chunks(setting)
         outcome = Outcome(

@@ -24,7 +24,7 @@ class ProcessError(Exception):
 def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
     """Run ``work`` in ``number`` processes that are joined by ``torch.distributed``.
 
-    The processes are forked if that is safe, so that functions do not have to be importable. Elsewhere they are spawned.
+    The processes are forked if that is safe, so that functions do not have to be importable. Otherwise they are spawned.
 
     Returns:
         the result of each process, by rank.
@@ -56,7 +56,7 @@ def in_processes(number: int, work: Callable[[Share], Any]) -> list[Any]:
 
 
 def _begin(rank: int, work: Callable[[Share], Any], number: int, dtype: torch.dtype, folder: Path) -> None:
-    """Run one of the processes: save its result in ``folder``, or the reason of its failure."""
+    """Run one of the processes: save its result in ``folder``, or the reason for its failure."""
     torch.set_num_threads(1)
     torch.set_default_dtype(dtype)
     try:

@@ -114,7 +114,7 @@ class TrialOfParts:
         return random.call("loss", self.loss, *map(torch.cat, towers))
 
     def cached(self, chunks: Sequence[PieceChunk], random: Replayed) -> Tensor | None:
-        """Add the gradient of this process's share to ``.grad``, as in training. Return what the checked function returns."""
+        """Add the gradient of this process's share to ``.grad``, as in training. Return what ``way`` returns."""
         parts = []
         for tower in range(len(self.encoders)):
             pieces = [chunk.piece for chunk in chunks if chunk.tower == tower]
@@ -258,7 +258,7 @@ def _slice(piece: Any, first: int, last: int, rows: int) -> Any:
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """Return the chunks joined into one; None if they cannot be joined, such as tensors of different widths."""
+    """Return the chunks joined into one; None if this is impossible, as for tensors of different widths."""
     first = pieces[0]
     if isinstance(first, Tensor):
         alike = all(isinstance(piece, Tensor) and piece.shape[1:] == first.shape[1:] for piece in pieces)

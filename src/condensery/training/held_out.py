@@ -41,7 +41,7 @@ def chosen_queries(queries: Queries, number: int, seed: int) -> Ids:
 
 
 def held_out_queries(queries: Queries, texts: Passages, random: np.random.Generator) -> Ids:
-    """Return the rows of the queries of held-out passages that can serve for validation, in an order drawn by ``random``.
+    """Return the rows of the held-out passages' queries that can serve for validation, in an order drawn by ``random``.
 
     A query is left out if its passage has no other sentence. A title is left out as well, because it would retrieve its own
     passage.

@@ -26,7 +26,7 @@ def csv_logger(folder: Path, first_step: int) -> CSVLogger:
 
 
 def merge_parts(folder: Path) -> Path:
-    """Write ``logs/metrics.csv`` from the parts of a run, with one row per step; if a step was run twice, the later row.
+    """Write ``logs/metrics.csv`` from the parts of a run, with one row per step: the later row if a step was run twice.
 
     If ``metrics.csv`` exists already, the run was killed after an earlier merge. The file then counts as the first part.
     """
@@ -47,7 +47,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _merged(folder: Path, last: float = math.inf) -> list[dict[str, str]]:
-    """Return one row for each step before ``last``. The rows of a part are used up to the first step of the next part."""
+    """Return one row for each step before ``last``. A part's rows are used only before the first step of the next part."""
     parts = _parts(folder)
     files = [folder / LOGS / CURVES, *(path / CURVES for path in parts)]
     ends: list[float] = [*map(_first_step, parts), math.inf]
@@ -70,7 +70,7 @@ def _first_step(part: Path) -> int:
 
 
 def _whole_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without an unfinished last line; an empty list if there is no file."""
+    """Return the rows of a CSV file, without an unfinished last line. The list is empty if there is no file."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")

@@ -141,7 +141,7 @@ def fit(
     )
     torch.manual_seed(module.seed)
     data.epoch = settings.steps  # Lightning acts at the end of each epoch, so the whole run counts as one epoch
-    module.train()  # loaded models are in evaluation mode, and Lightning does not change that
+    module.train()  # loaded models are in evaluation mode, and Lightning does not change the mode
     patient = after_this_step() if settings.checkpointed else nullcontext()
     with compiled_layers() if compiled else nullcontext(), patient:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)

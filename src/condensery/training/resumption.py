@@ -1,7 +1,8 @@
 """Finds the last checkpoint of a run, resumes from it, and defines which settings may differ from those of the checkpoint.
 
 New settings of the optimiser and of its schedule apply from the step of the checkpoint on. Settings of the batches and of the
-loss must stay the same, because a run that changed them midway could not be reproduced. docs/howto/resuming.md has the table.
+loss must stay the same, because a run that changed them midway could not be reproduced. docs/howto/resuming.md has a table of
+the settings.
 """
 
 from collections.abc import Mapping
@@ -128,7 +129,7 @@ class Resumption:
         data.load_state_dict(checkpoint[name])
 
     def check_length(self, steps: int, epoch: int | None) -> None:
-        """Raise ``UserError`` if the run would end before the checkpoint's step, or if its epochs have another length.
+        """Raise ``UserError`` if the run would end before the checkpoint's step, or if the length of an epoch has changed.
 
         Args:
             steps: number of steps of the whole run.

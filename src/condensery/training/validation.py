@@ -266,7 +266,7 @@ def mean_reciprocal_ranks(
 def reciprocal_ranks(
     queries: Tensor, passages: Tensor, sample: ValidationSample, bm25: Tensor | None = None, weight: float = 0.0
 ) -> Tensor:
-    """Return the reciprocal rank (q,) of each query's best positive; 0 where no positive is in the top ten.
+    """Return the reciprocal rank (q,) of each query's best positive; 0 if no positive is in the top ten.
 
     Args:
         queries, passages: the vectors (q, d) and (p, d) of the sample, see ``encoded``.
@@ -295,7 +295,7 @@ def _scaled(scores: Tensor) -> Tensor:
 
 
 def bm25_scores(sample: ValidationSample, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """Return the BM25 scores (q, p) on a sample; 0 where query and passage share no term.
+    """Return the BM25 scores (q, p) on a sample; 0 if query and passage share no term.
 
     Args:
         sample: the queries and passages as token ids.

@@ -25,8 +25,8 @@ class Tracked:
     """The destination and the names of a W&B run.
 
     Attributes:
-        enabled: False = no run is logged. True = if W&B does not respond, an error is raised. auto = if W&B does not respond,
-            training continues without W&B.
+        enabled: False = no run is logged. True = an error is raised if W&B does not respond. auto = training then continues
+            without W&B.
         project: name of the W&B project.
         entity: user or team at W&B; None = W&B's default.
         group: name of the study.

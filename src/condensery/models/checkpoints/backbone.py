@@ -84,7 +84,7 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
     check_family(about, where)
     check_config(about, where, encoder=True)
     config: Any = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config.model_type not in FAMILIES:  # the file lacks the key, and transformers guessed the family
+    if config.model_type not in FAMILIES:  # the file lacks this key, and transformers guessed it
         raise UserError(f"{where}: model_type is missing; use one of the families {', '.join(FAMILIES)}")
     check_encoder(config, where)
     for name, value in dropouts(config.model_type, dropout).items():
@@ -99,7 +99,7 @@ def config_content(source: str | Path, revision: str | None = None) -> Any:
 
 
 def dropouts(family: str, p: float | None) -> dict[str, float]:
-    """Return transformers' config entries for dropout rate ``p``; empty for None, which keeps the checkpoint's own rate."""
+    """Return transformers' config entries for dropout rate ``p``; no entries for None, which keeps the checkpoint's rate."""
     return {} if p is None else dict.fromkeys(FAMILIES[family].dropouts, p)
 
 

@@ -1,4 +1,4 @@
-"""The model card: ``README.md`` of a checkpoint, with YAML metadata for the Hugging Face hub. Imports no torch."""
+"""The model card: ``README.md`` of a checkpoint, with YAML metadata for the Hugging Face hub. This file imports no torch."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Described:
-    """The description, in a card, of a model that does not map a text to one dense vector.
+    """Describes, in a card, a model that does not map a text to one dense vector.
 
     Attributes:
-        template: Jinja template of the text that describes the model and shows a program, like ``card_dense.md``.
+        template: Jinja template, such as ``card_dense.md``, of the text that describes the model and shows a program.
         values: further values for the template, by name.
-        tags: the hub's tags of such models.
+        tags: tags of such models on the hub.
         library: name of the library that opens the model.
     """
 

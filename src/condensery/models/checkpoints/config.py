@@ -1,4 +1,4 @@
-"""The config of a backbone: its architecture and the source of its weights. Imports no torch."""
+"""The config of a backbone: its architecture and the source of its weights. This file imports no torch."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ class BackboneConfig(VectorConfig):
     name: str | None  # hub name or local path of a checkpoint; None = randomly initialised
     revision: str | None  # commit, tag or branch of the hub repository
     tokenizer: str | None  # hub name or path; None = a WordPiece trained on the collection
-    vocab_size: int = Field(ge=100)  # of the trained WordPiece
+    vocab_size: int = Field(ge=100)  # number of tokens of the trained WordPiece
     family: Literal["bert", "roberta", "distilbert", "modernbert"]  # the architecture if ``name`` is None
     layers: int = Field(ge=1)
     hidden: int = Field(ge=8)
@@ -54,7 +54,7 @@ class BackboneConfig(VectorConfig):
 
 
 def _below(folder: Path) -> dict[str, Any]:
-    """Return the fingerprint entries for a checkpoint's subfolders; empty if they do not change the checkpoint's vectors."""
+    """Return the fingerprint entries for a checkpoint's subfolders; no entries if these do not change the vectors."""
     own, (passages, queries) = vector_settings(folder).own(), saved_towers(folder)
     entries = _vectors(own, passages)
     if passages.folder != folder:

@@ -1,8 +1,8 @@
 """Checks ``config.json`` of a checkpoint before transformers builds a model from it.
 
 The transformers library accepts any value, such as zero heads, a string as the number of layers, or an unknown activation.
-Wrong values cause an error later that does not name the file, or no error at all. This module raises an error with a
-one-line message that names file and key.
+Wrong values cause a later error that does not name the file, or no error at all. This module raises an error with a one-line
+message that names file and key.
 """
 
 import json

@@ -51,6 +51,6 @@ def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
 
 
 def check_cut(encoder: Encoder, asked: int | None, where: Path | str) -> None:
-    """Raise ``UserError`` if vectors should be truncated to ``asked`` dimensions, but have fewer."""
+    """Raise ``UserError`` if vectors have fewer than the ``asked`` dimensions, to which they should be truncated."""
     if asked is not None and asked > encoder.dimensions:
         raise UserError(f"truncate_dim: {asked} is more than the {encoder.dimensions} dimensions of vectors of {where}")

@@ -1,4 +1,4 @@
-"""The metadata in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
+"""The metadata in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. This file imports no torch."""
 
 import json
 from collections.abc import Callable
@@ -154,7 +154,7 @@ def longest_inputs(folder: Path) -> tuple[int, int] | None:
 
 
 def described(folder: Path) -> bool:
-    """Return whether a folder has a model's metadata file, of this project, sentence-transformers or transformers."""
+    """Return whether a folder has a metadata file of this project, of sentence-transformers or of transformers."""
     return any((folder / name).is_file() for name in (ABOUT, MODULES, "config.json"))
 
 
@@ -181,7 +181,7 @@ def check_files(folder: Path) -> None:
 
 
 def check_family(about: Any, where: object) -> None:
-    """Raise ``UserError`` if the content of a ``config.json`` (``where``) names a family that is not supported."""
+    """Raise ``UserError`` if ``about``, the content of the ``config.json`` at ``where``, names an unsupported family."""
     family = about.get("model_type", "bert") if isinstance(about, dict) else "bert"
     if family not in FAMILY_NAMES:
         known = ", ".join(FAMILY_NAMES)
@@ -212,7 +212,7 @@ def _no_retriever(path: Path, why: str) -> UserError:
 
 
 def check_no_adapter(folder: Path) -> None:
-    """Raise ``UserError`` if a folder holds an adapter. Adapters are not read, and the base model has other vectors."""
+    """Raise ``UserError`` if a folder holds an adapter. Adapters are not read, and without them a model has other vectors."""
     if (folder / "adapter_config.json").exists():
         raise UserError(
             f"{folder}/adapter_config.json: PEFT adapters are not supported; merge this adapter into its base model"

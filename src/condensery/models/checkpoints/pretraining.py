@@ -25,7 +25,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 HEAD = "condenser_head.safetensors"
 DECODER = "context_decoder.safetensors"
-# Files in which the papers' released code stores the layers that only pre-training uses, which it calls c_head.
+# Files in which the papers' released code stores the layers that only pre-training uses. It calls these layers c_head.
 # Condenser's code writes them into a file beside the backbone, and CoT-MAE's code into the file of the backbone.
 RELEASED_HEAD = ("model.pt",)
 RELEASED_DECODER = ("model.safetensors", "pytorch_model.bin")

@@ -50,7 +50,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class SavedRetriever:
-    """A retriever as it is saved: the towers, and the maximum query length and passage length in tokens in training.
+    """A retriever as it is saved: the towers, and the maximum query and passage lengths in training, in tokens.
 
     ``language_model`` is a masked language model that contains the backbone of the passage tower. If it is given, its LM
     head is saved too.
@@ -82,7 +82,7 @@ def save_retriever(retriever: SavedRetriever, folder: Path, tokenizer: Path | st
 
 
 def load_lm_head(source: Path | str, encoder: Encoder) -> PreTrainedModel | None:
-    """Load the masked language model of a checkpoint, with ``encoder``'s backbone in place of its own.
+    """Load the masked language model of a checkpoint, with the backbone of ``encoder`` in place of the checkpoint's backbone.
 
     Args:
         source: folder or hub name of a retriever or of a language model.
@@ -128,7 +128,7 @@ def load_biencoder(
         separate: whether the retriever has two towers. If the folder has a single encoder, both towers are initialised from
             it. None = as in the folder.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
-        options: vector settings that replace the checkpoint's own.
+        options: vector settings that replace the checkpoint's own settings.
         revision: commit, tag or branch on the hub.
 
     Raises:
@@ -191,7 +191,7 @@ def load_any_retriever(
 
 
 def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, separate: bool = False) -> BiEncoder:
-    """Create the towers of a backbone's config, without any pre-training head.
+    """Create the towers that a backbone's config describes, without any pre-training head.
 
     The weights are those of the config's checkpoint, or else randomly initialised by ``seed``.
 

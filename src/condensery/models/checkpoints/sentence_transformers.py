@@ -80,7 +80,7 @@ def write_modules(
     """Write the config files from which sentence-transformers builds the encoder, the pooling and the layers after it.
 
     The prefixes are written as prompts. The similarity function is the inner product, with one exception. For vectors that
-    are truncated and then normalised it is the cosine, because sentence-transformers truncates after normalising.
+    are truncated and then normalised, the function is the cosine, because sentence-transformers truncates after normalising.
 
     Args:
         folder: folder of the checkpoint.
@@ -275,7 +275,7 @@ def longest_input(folder: Path) -> int | None:
 
 
 def _transformer(folder: Path) -> Path:
-    """Return the file of the settings of a module ``Transformer``; it may be missing."""
+    """Return the file of the settings of a module ``Transformer``; the file may be missing."""
     return next((folder / name for name in _TRANSFORMERS if (folder / name).exists()), folder / TRANSFORMER)
 
 
@@ -357,7 +357,7 @@ def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
 
 
 def must_be(needed: str, right: bool, what: str, value: Any) -> None:
-    """Raise ``UserError`` unless ``right``. It names the file and key (``what``), the value, and the valid values."""
+    """Raise ``UserError`` unless ``right``. The message names file and key (``what``), the value, and the valid values."""
     if not right:
         raise UserError(f"{what} is {str(value)[:40]!r}; it must be {needed}")
 

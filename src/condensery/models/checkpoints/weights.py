@@ -37,7 +37,7 @@ class Allowed:
 
     Attributes:
         new: prefix of a part's tensor names -> name of the part in messages. The checkpoint may lack all tensors of a part
-            if it also lacks the parts listed before. A missing part is randomly initialised.
+            if it also lacks the parts that are listed earlier. A missing part is randomly initialised.
         unused: parts that the checkpoint may have although the model lacks them, such as heads of other tasks. A part is
             given as the prefix of its tensor names, without the prefix of the backbone.
         silent: true = no line is printed about new parts. ``load_weights`` lists them in the model's ``new_parts``.
@@ -52,8 +52,8 @@ class Allowed:
 def quiet() -> Iterator[None]:
     """Context manager. Inside it, transformers shows no progress bars and does not report unused weights.
 
-    Only one thread at a time can be inside, because these settings belong to the whole process. So does the class that
-    transformers changes while it loads a model.
+    Only one thread at a time can be inside the context, because these settings belong to the whole process, and so does the
+    class that transformers changes while it loads a model.
     """
     with _ALONE:
         level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
@@ -119,7 +119,7 @@ def save_checkpoint(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return the first line of an exception's message, up to 200 characters; its class name if there is no message."""
+    """Return the first line of an exception's message, up to 200 characters. Without a message, return the class name."""
     return [*str(error).strip().splitlines(), type(error).__name__][0][:200]
 
 
@@ -128,7 +128,7 @@ def load_weights(
 ) -> PreTrainedModel:
     """Load a model of the class ``family``, and check that the checkpoint has exactly the model's tensors.
 
-    Prints a line if a part is new.
+    A line is printed if a part is new.
 
     Args:
         family: a model class or an ``Auto`` class of transformers.
@@ -139,8 +139,8 @@ def load_weights(
         settings: further arguments of ``from_pretrained``.
 
     Raises:
-        UserError: tensors are missing, surplus or of a different shape. The message is one line with the number and some
-            names of the missing, the surplus and the misshapen tensors. Or weights are quantised.
+        UserError: weights are quantised, or tensors are missing, surplus or of a different shape. The message about tensors
+            is one line with the number and some names of the missing, the surplus and the misshapen tensors.
     """
     _check_size(family, source, config)
     model, info = family.from_pretrained(
@@ -197,7 +197,7 @@ def _check_types(folder: Path) -> None:
 
 
 def _check_not_quantised(file: Path, tensors: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if tensors are integers or 8-bit floats: quantised, and without their scales meaningless.
+    """Raise ``UserError`` if tensors are integers or 8-bit floats: they are quantised, and meaningless without their scales.
 
     ``tensors``: name -> tensor, or slice of safetensors.
     """

@@ -1,4 +1,4 @@
-"""Checks that the files of a checkpoint are complete. For dry runs, it reads no tensor and does not import torch."""
+"""Checks for dry runs that the files of a checkpoint are complete. No tensor is read, and torch is not imported."""
 
 import zipfile
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def _check_whole(file: Path, changed: int) -> None:
 
 
 def _missing_shards(index: Path, about: Any) -> list[str]:
-    """Return the missing files of weights that an index names; an empty list if other files hold the weights."""
+    """Return the missing files of weights that an index names. The list is empty if other files hold the weights."""
     whole = index.with_name(index.name.removesuffix(_INDEX))
     if whole.exists() or (whole.suffix == ".bin" and any(index.parent.glob("model*.safetensors"))):
         return []

@@ -1,1 +1,1 @@
-"""Adaptive batch scheduling (Zhao et al. 2023): each query's passage is a hard negative for the rest of the batch."""
+"""Adaptive batch scheduling (Zhao et al. 2023): a query's passage is a hard negative for the batch's other queries."""

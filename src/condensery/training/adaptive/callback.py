@@ -28,7 +28,7 @@ _BLOCK = 4096  # number of texts that are sorted by length and encoded together
 class AdaptiveBatches(pl.Callback):
     """Starts the process that makes the batches (Zhao et al. 2023), and re-encodes queries and positives after each epoch.
 
-    With several training processes, the first process does this for all.
+    With several training processes, only the first process does this work.
     """
 
     def __init__(self, order: AdaptiveOrder, batches: TripleBatches) -> None:
@@ -90,7 +90,7 @@ class AdaptiveBatches(pl.Callback):
             np.savez(stream, queries=queries, passages=passages)
 
     def _vectors(self, module: Any, tower: int, rows: Ids) -> Vectors:
-        """Return the vectors (n, d) of the queries or passages ``rows`` (n,). Raises ``UserError`` if one is not finite."""
+        """Return vectors (n, d) of the queries or passages ``rows`` (n,). Raises ``UserError`` if a vector is not finite."""
         reader, parts = self.batches.readers[tower], []
         for first in range(0, len(rows), _BLOCK):
             some = rows[first : first + _BLOCK]

@@ -1,4 +1,4 @@
-"""Adaptive batches (Zhao et al. 2023, §3.2), made by a separate process while training runs. Imports no torch.
+"""Adaptive batches (Zhao et al. 2023, §3.2), made by a separate process while training runs. This file imports no torch.
 
 The separate process and the training processes communicate only through files in the stage's folder. To read a batch, a
 training process waits until the file contains it. A run that was killed resumes with the existing files. The files are:
@@ -47,7 +47,8 @@ class AdaptiveOrder:
         folder: folder of the files through which the processes communicate.
         positives, starts: see ``TrainingQueries``.
         batch_size, beam, seed: see ``Scheduler``.
-        similarity: bm25 or encoder in all epochs; bm25_then_encoder = BM25 in the first epoch, encoder in later epochs.
+        similarity: bm25 or encoder = this similarity in all epochs; bm25_then_encoder = BM25 in the first epoch, encoder in
+            later epochs.
         lexical: function that returns the BM25 scores (t, u) of queries and positives.
         dense: function that returns the similarities (t, u) of query vectors (t, d) and vectors of positives (u, d).
         known: the passages that are excluded as negatives of each query, as ``TrainingQueries.no_negatives`` returns them;
@@ -91,7 +92,7 @@ class AdaptiveOrder:
         return np.unique(self.positives)
 
     def vectors(self, epoch: int) -> Path | None:
-        """Return the path of the file with an epoch's vectors; None if no vectors are needed, or all batches are made."""
+        """Return the path of the file with an epoch's vectors; None if no vectors are needed or all batches are made."""
         encoded = self.similarity == "encoder" or (self.similarity == "bm25_then_encoder" and epoch > 0)
         whole = self._scheduled(epoch) == self.items
         return self.folder / f"{epoch:05d}.vectors.npz" if encoded and not whole else None
@@ -151,7 +152,7 @@ class AdaptiveOrder:
         return self._negatives(self.dense(stored["queries"], stored["passages"]))
 
     def _negatives(self, similarity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Set the similarity to 0 where a passage is excluded as a negative of the query. Such pairs add no hardness."""
+        """Set the similarity to 0 if a passage is excluded as a negative of the query. Such pairs add no hardness."""
         passages, numbers = self.known or (self.positives, np.diff(self.starts))
         here = np.isin(passages, self.passages)
         place, queries = np.searchsorted(self.passages, passages[here]), np.repeat(np.arange(self.items), numbers)[here]

@@ -8,9 +8,9 @@ gain of a pair is g_i = sum over j in B of w_ij. The hardness is half of the sum
     argmax h(B - r + a) is the pair a with the largest g_a - w_ra; h grows by g_a - w_ra - g_r     (Zhao et al., eq. 4)
 
 Similarities are sparse: a similarity that is not stored counts as 0. Neighbours are pairs whose weight may differ from 0. A
-swap changes only the gains of the neighbours of the two pairs. A pair that is not a neighbour of any member has the gain 0,
-so the search considers neighbours only. As long as no similarity is negative, the search finds the best of all pairs that
-are not used yet.
+swap changes only the gains of the neighbours of the two swapped pairs. A pair that is not a neighbour of any member has the
+gain 0, so the search considers neighbours only. As long as no similarity is negative, the search finds the best of all pairs
+that are not used yet.
 
 Symbols in shapes: t training pairs, u passages that are the positive of some pair, n pairs of a batch.
 """
@@ -37,7 +37,8 @@ class Scheduler:
 
     Args:
         similarity: (t, u) sparse similarities of queries and passages; entries that are not stored are 0. A passage that is
-            relevant to a query is excluded as its negative, so the similarity of the two should not be stored.
+            relevant to a query is excluded as the query's negative, so the similarity of query and passage should not be
+            stored.
         passage: (t,) the positive of each pair, as a column of ``similarity``.
         batch_size: number of pairs in a batch.
         beam: number of members that are considered for removal, which are the members with the smallest gains. The best swap

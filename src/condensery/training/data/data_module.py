@@ -41,7 +41,8 @@ class StepDataModule(pl.LightningDataModule):
 
     Args:
         batches: the object that makes the batches; None if a subclass sets it in ``setup``.
-        workers: number of processes that make batches; 0 = the training process does. See ``condensery.system.spawning``.
+        workers: number of processes that make batches; 0 = the training process makes them. See
+            ``condensery.system.spawning``.
 
     Attributes:
         epoch: number of batches that Lightning counts as an epoch; None = the batches of one pass over the data.
@@ -133,7 +134,7 @@ class StepDataModule(pl.LightningDataModule):
 
 
 def _converted(plugin: Any, batch: Any) -> Any:
-    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"), unless it is of this package.
+    """Convert a batch to one of Lightning's true precisions ("64-true", "bf16-true"), unless the batch is of this package.
 
     Lightning casts a dataclass by assigning to its fields, which fails because this package's batches are frozen dataclasses.
     No cast is needed: most fields hold integer ids, and the other fields are cast where they are used.

@@ -20,8 +20,8 @@ class PassageQueryDataModule(MaskedDataModule):
     """The data of query-as-context pre-training: pairs of a passage and one of its queries (Wu et al. 2023, §3.1).
 
     Args:
-        data: passages with their queries: mappings with ``text`` and ``queries`` (a list of strings); or ``Tokens``, whose
-            passages and queries are then given as ``stores``.
+        data: passages with their queries, as mappings with ``text`` and ``queries`` (a list of strings), or as ``Tokens``,
+            with the passages and queries in ``stores``.
         tokenizer: folder or hub name of the tokenizer; not needed if ``data`` is ``Tokens``.
         stores: passages and queries as token ids; None = the passages and queries of ``data``.
         length: maximum passage length in tokens, [CLS] and [SEP] included.

@@ -19,7 +19,7 @@ class RankingBatch(Batch):
 
     Attributes:
         passages: (c, d) frozen vectors of the passages.
-        teacher: (q, c) fp32, the teacher's scores in [0, 1]; 0 where the teacher did not rank the passage for the query.
+        teacher: (q, c) fp32, the teacher's scores in [0, 1]; 0 if the teacher did not rank the passage for the query.
     """
 
     passages: Tensor
@@ -31,7 +31,7 @@ class RankingBatches:
 
     Args:
         queries: reader of the queries.
-        rows: (n,) rows in the reader's store of the queries that are trained on.
+        rows: (n,) rows of the training queries in the reader's store.
         ranking: the teacher's scores (n, k) and passages (n, k) for these queries. The scores of each query are scaled to
             [0, 1].
         vectors: function that returns the frozen vectors of passages.

@@ -40,7 +40,7 @@ class Rows:
         return len(self.names)
 
     def take(self, rows: Ids) -> "Rows":
-        """Return the rows with the indices ``rows`` (k,), in that order."""
+        """Return the rows with the indices ``rows`` (k,), in the order of ``rows``."""
         lengths = np.diff(self.starts)[rows]  # (k,)
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)  # (k + 1,)
         return Rows(self.flat[ranges(self.starts[:-1][rows], lengths)], starts, self.names[rows])
@@ -98,7 +98,7 @@ class SpanPairs:
 
 
 class SentencePairs:
-    """Gives pairs for ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): a passage without a sentence, and that sentence.
+    """Gives pairs for ICT (Lee et al. 2019; Gao and Callan 2021a, §4.4): a passage without one sentence, and this sentence.
 
     Args:
         spans: spans of a token store with sentence boundaries; a span of one sentence is left out.

@@ -37,7 +37,8 @@ class ContextMasking:
         context: partner = the other text of the pair (CoT-MAE); same = the text that the encoder reads (RetroMAE).
         both: True = the encoder reads both texts of a pair, in two rows. False = the encoder reads only the first text.
         rate: fraction of the tokens that are masked, and that the decoder predicts from the other tokens. None = no token is
-            masked and all tokens are predicted. This is for causal and enhanced decoders, whose attention masks hide tokens.
+            masked and all tokens are predicted. This value is for causal and enhanced decoders, whose attention masks hide
+            tokens.
     """
 
     context: Literal["partner", "same"]

@@ -55,7 +55,7 @@ class MaskedDataModule(TokenDataModule):
         return self.masked_batches(SpanBatches)
 
     def masked_batches(self, kind: type[Masked], **own: Any) -> Masked:
-        """Return batches of the class ``kind`` with the settings of this data module, and ``own``."""
+        """Return batches of the class ``kind`` with the settings of this data module and the further arguments ``own``."""
         return kind(
             self.source(),
             self.vocabulary,
@@ -84,8 +84,8 @@ class SpanPairDataModule(MaskedDataModule):
         spans: ``sentences``: whole sentences are packed up to the length, as in the papers' scripts; ``windows``: texts are
             cut at any token.
         short_probability: share of the spans that get a shorter target length (for ``spans="sentences"``).
-        min_length: minimum span length in tokens; a document needs twice that number. None = 16, or half of the maximum
-            number of tokens in a span if that is less.
+        min_length: minimum span length in tokens; a document needs twice this number. None = 16, but at most half of the
+            maximum number of tokens in a span.
         mask_rate: share of the tokens that are masked and predicted; None = no token is masked (``ContrastiveModule``). For
             ``pairs="sentence"`` (ICT) no token is masked either.
         whole_word: True = whole words are masked; False = single tokens.
@@ -99,7 +99,8 @@ class SpanPairDataModule(MaskedDataModule):
         query_prefix: string put before each sentence (for ``pairs="sentence"``); the encoder must have the same prefix, see
             ``TowersModule``.
         passage_prefix: string put before each span.
-        sentence_language: code of the language. A full stop after its abbreviations and ordinals does not end a sentence.
+        sentence_language: code of the language. A full stop after an abbreviation or ordinal of this language does not end a
+            sentence.
 
     Raises:
         UserError: a number is out of its range; see also ``TokenDataModule``.

@@ -84,12 +84,12 @@ class Batches(Protocol):
 
 
 def steps_of_epochs(batches: Batches, epochs: float) -> int:
-    """Return the number of optimisation steps in ``epochs`` passes over the items, one at least."""
+    """Return the number of optimisation steps in ``epochs`` passes over the items, at least one."""
     return max(1, round(epochs * batches.steps_an_epoch()))
 
 
 def steps_of_tokens(batches: Batches, tokens: int) -> int:
-    """Return the number of optimisation steps that read about ``tokens`` tokens in all, one at least.
+    """Return the number of optimisation steps that read about ``tokens`` tokens in all, at least one.
 
     The first million tokens are counted, batch by batch. Later batches are assumed to have the same mean number of tokens.
     """
@@ -142,8 +142,8 @@ def begin_worker(parent: Parent, number: int) -> None:
 class StepSampler(DistributedSampler[int]):
     """Yields the steps from the trainer's current step to the end of the current epoch.
 
-    The sampler's length is the number of steps in a whole epoch. When Lightning resumes, it also counts the batches before
-    the interruption, and it applies ``limit_train_batches`` to this length. The class derives from ``DistributedSampler``,
+    The sampler's length is the number of steps in a whole epoch. Lightning needs this length for ``limit_train_batches``, and
+    because a resumed run also counts the batches before the interruption. The class derives from ``DistributedSampler``,
     because Lightning replaces any other sampler with its own.
 
     Args:

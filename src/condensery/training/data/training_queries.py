@@ -32,7 +32,8 @@ class TrainingQueries:
         negatives: (q, m) hard negatives. Entries of -1, anywhere in a row, are padding; m may be 0. A
             ``NegativePool`` reads the negatives from disk on demand.
         weights: (q, m) > 0, sampling weight of each negative among the negatives of its query; None = equal weights.
-        known: passages that are excluded as negatives of the queries in addition to the positives; None = only positives.
+        known: passages that are excluded as negatives of the queries in addition to the positives; None = no further
+            passages.
         teacher: source of a teacher's scores of the queries' passages; None = there is no teacher.
     """
 
@@ -60,7 +61,8 @@ class TrainingQueries:
             positives: query row -> its relevant passages, in ascending order of the rows.
             negatives, weights, teacher: see the attributes.
             known: passages excluded as negatives. It is kept only if it excludes further passages besides the positives,
-                because of their text. Passages with equal text then count as one passage, which the first of them represents.
+                because of the passages' text. Passages with equal text then count as one passage, which the first of them
+                represents.
             each: make a training query of each positive (``rows_of``). ``known`` must be given, and is kept.
         """
         rows, flat = rows_of(positives, each), np.concatenate(list(positives.values())).astype(np.int64)
@@ -132,7 +134,7 @@ class TextQueries:
         return cls(store, rows, passages, batch_size, NoNegatives(same, same_passages, np.unique(pairs)))
 
     def no_negatives(self, chosen: Ids) -> tuple[Ids, Ids]:
-        """Return the passages that are excluded as negatives of queries (b,), as ``TrainingQueries.no_negatives``."""
+        """Return the passages that are excluded as negatives of queries (b,), as ``TrainingQueries.no_negatives`` does."""
         if self.known is not None:
             return self.known.lists(chosen)
         return self.passages[chosen], np.ones(len(chosen), np.int64)

@@ -25,7 +25,7 @@ Scores = Callable[[Ids, Ids], NDArray[np.float32]]  # rows of queries (n,) and p
 
 @dataclass(frozen=True, kw_only=True)
 class TripleBatch(Batch):
-    """A batch of q queries and p passages for fine-tuning. Rows 0 .. q - 1 are queries, rows q .. q + p - 1 passages.
+    """A batch of q queries and p passages for fine-tuning. Rows 0 .. q - 1 are queries, and the other rows are passages.
 
     A chunk holds queries (tower QUERY) or passages (tower PASSAGE). With frozen ``vectors`` all chunks hold queries.
 
@@ -203,7 +203,7 @@ class TripleBatches:
     def _first(self, passages: Ids) -> Ids:
         """Return, for each passage, the passage that represents it in a batch.
 
-        If texts are compared, it is the first passage with the same text, otherwise the passage itself.
+        If texts are compared, this is the first passage with the same text. Otherwise it is the passage itself.
         """
         return passages if self.training.known is None else self.training.known.passages.first(passages)
 
@@ -219,7 +219,8 @@ class TripleBatches:
     def _hard_negatives(self, epoch: int, chosen: Ids, positive: Ids) -> Ids:
         """Draw passages from each query's pool, or from the corpus if the pool has too few: (b, negatives).
 
-        If the corpus has too few as well, the query's ``positive`` (b,), which is in the batch already, fills the gap.
+        If the corpus has too few passages as well, the query's ``positive`` (b,), which is in the batch already, fills the
+        gap.
         """
         if not self.negatives:
             return np.empty((len(chosen), 0), dtype=np.int64)

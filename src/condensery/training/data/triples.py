@@ -62,7 +62,7 @@ class TripleDataModule(TokenDataModule):
             or folder of negatives; or a sequence of these. Passages that are excluded as negatives of the query
             (``NoNegatives``) are never drawn. None = only the passages of the other queries are negatives.
         negatives_per_query: number of hard negatives drawn each time that a query is seen.
-        mining_depth: number of negatives mined per query; the hard negatives are drawn from them.
+        mining_depth: number of negatives mined per query; the hard negatives are drawn from these.
         below_share: keep only mined passages that score below this share of the positive's score, such as 0.95
             (positive-aware mining, see ``Below``); None = no such limit.
         below_margin: keep only mined passages that score below the positive's score minus this margin; None = no such limit.
@@ -70,8 +70,8 @@ class TripleDataModule(TokenDataModule):
         relabel: filled annotation sheets of the stage ``audit_negatives``, a folder or files; passages that annotators judged
             relevant there become positives.
         train_queries: number of queries to train on, drawn by the seed; None = all queries.
-        each_positive: True = in each epoch a query comes once for each of its positives, as in sentence-transformers;
-            False = it comes once, with a positive that is drawn again in each epoch.
+        each_positive: True = a query comes once per epoch for each of its positives, as in sentence-transformers. False = a
+            query comes once per epoch, with a newly drawn positive.
         leave_out_dev_passages: leave out the queries that share a relevant passage with a dev query.
         batch_size: number of queries per step.
         query_length: maximum query length in tokens, [CLS] and [SEP] included.
@@ -221,7 +221,7 @@ class TripleDataModule(TokenDataModule):
         return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """Return a sample with a few dev queries, as pairs if ``pairs`` is true; None if there are no dev queries."""
+        """Return a sample with a few dev queries, in pairs if ``pairs`` is true. Without dev queries, return None."""
         if not self.pairs:
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)

@@ -79,7 +79,7 @@ class CrossEncoderModule(TrainingModule):
             folder: folder to write to; it is created if it does not exist.
             tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of the data
                 module that this module was trained on.
-            lengths: maximum query length and pair length in tokens; None = the lengths of that data module.
+            lengths: maximum query length and pair length in tokens; None = the lengths of this data module.
 
         Raises:
             UserError: ``tokenizer`` or ``lengths`` is not known, the query leaves no room for a passage, the length exceeds

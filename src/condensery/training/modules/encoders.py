@@ -73,8 +73,8 @@ class EncoderModule(TrainingModule):
 
         Args:
             folder: folder to write to; it is created if it does not exist.
-            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of this module
-                or, if it has none, of the data module that it was trained on.
+            tokenizer: folder or hub name of the tokenizer that is saved with the model; None = the tokenizer of this module,
+                or else of the data module on which this module was trained.
             lengths: maximum query length and passage length in tokens, [CLS] and [SEP] included; None = the lengths of the
                 data module or, without a data module, the encoder's maximum, 512 at most.
             card: content of the model card; None = this module's class and settings, and the values logged last.
@@ -130,12 +130,12 @@ class TowersModule(EncoderModule):
 
     Args:
         model: folder or hub name of a checkpoint of the BERT family, or a ``BiEncoder``.
-        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's tokenizer.
         towers: shared = one tower encodes queries and passages; separate = queries and passages have a tower each. Ignored
             if ``model`` is a ``BiEncoder``.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` or ``passage_prefix`` that replace
-            the checkpoint's own; see ``VectorSettings``. Ignored if ``model`` is a ``BiEncoder``.
+            the checkpoint's own values; see ``VectorSettings``. Ignored if ``model`` is a ``BiEncoder``.
         optimiser: arguments of ``TrainingModule``.
     """
 

@@ -48,10 +48,10 @@ class TrainingModule(pl.LightningModule):
     Args:
         model: the model that is trained.
         learning_rate: peak learning rate; None = ``usual_rate`` of the class, the papers' value.
-        warmup_ratio: share of the steps in which the learning rate rises linearly from zero. After that it falls linearly,
-            to zero at the trainer's last step.
+        warmup_ratio: share of the steps in which the learning rate rises linearly from zero. Then the rate falls linearly, to
+            zero at the trainer's last step.
         weight_decay: weight decay of AdamW; biases and LayerNorm weights are not decayed.
-        max_grad_norm: norm to which a larger gradient is clipped; 0 = no clipping.
+        max_grad_norm: largest norm of a gradient, to which larger gradients are clipped; 0 = no clipping.
         seed: seed of dropout, and of randomly initialised weights.
         layer_decay: learning rate of a backbone layer, as a multiple of the learning rate of the layer above it; 1 = all
             layers have the same learning rate. See ``layer_shares``.
@@ -96,7 +96,7 @@ class TrainingModule(pl.LightningModule):
         self._resumption = Resumption(self)
 
     def objective(self, batch: Any) -> tuple[ChunkEncoder, Contrast | None]:
-        """Return the encoder for the chunks of ``batch``, and the loss over all its vectors; None = no such loss."""
+        """Return the encoder for the chunks of ``batch``, and the loss over all vectors of the batch; None = no such loss."""
         raise NotImplementedError
 
     def vectors(self, chunk: Chunk) -> Tensor:

@@ -64,9 +64,10 @@ class CondenserModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``Condenser``. With a ``Condenser`` the four
             arguments after ``tokenizer`` are ignored.
-        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's tokenizer.
         head_layers: number of transformer layers in the Condenser head; 0 = no head, which is plain MLM.
-        skip_from: number of early backbone layers; the head reads their output token states. None = half of the layers.
+        skip_from: number of early backbone layers; the head reads the token states after these layers. None = half of the
+            layers.
         late_mlm: whether an MLM loss at the backbone's last layer is added to the head's MLM loss.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         mlm_weight: factor of the MLM losses.
@@ -151,7 +152,7 @@ class CoCondenserModule(CondenserModule):
         others: further arguments of ``CondenserModule``.
 
     Raises:
-        UserError: as ``CondenserModule``.
+        UserError: in the cases of ``CondenserModule``.
     """
 
     trained_on = MappingProxyType(PAIRS)
@@ -184,7 +185,7 @@ class QueryAsContextModule(CoCondenserModule):
     ``PassageQueryDataModule``. The temperature of the authors' released code is 1.
 
     Raises:
-        UserError: as ``CoCondenserModule``.
+        UserError: in the cases of ``CoCondenserModule``.
     """
 
 
@@ -196,7 +197,7 @@ class MaskedAutoEncoderModule(BackboneModule):
     Args:
         model: folder or hub name of a checkpoint of the BERT family; or a ``MaskedAutoEncoder``. With a
             ``MaskedAutoEncoder`` the arguments of the decoder are ignored.
-        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's own.
+        tokenizer: folder or hub name of the tokenizer; None = the checkpoint's tokenizer.
         decoder: kind of decoder: masked (CoT-MAE), causal or enhanced (RetroMAE); see ``DecoderShape``.
         decoder_layers: number of decoder layers; None = two, or one for an enhanced decoder.
         decoder_init: initial weights of the decoder: random, or last = the weights of the backbone's last layers.

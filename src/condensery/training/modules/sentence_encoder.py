@@ -23,7 +23,7 @@ from condensery.training.modules.encoders import TowersModule
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceBatch(Batch):
-    """A batch of b examples with k sentences each. Rows 0 .. b - 1 are the first sentences, rows b .. 2b - 1 the second, ...
+    """A batch of b examples with k sentences each. Rows i * b to (i + 1) * b - 1 hold sentence i of each example.
 
     Attributes:
         scores: (b,) the score of each example.
