@@ -87,7 +87,7 @@ def test_the_artifact_has_a_card_of_its_own(run: Run) -> None:
     front = _front(card)
     assert front["license"] == "unknown"
     assert "model-index" not in front
-    assert "Nobody has named one" in card
+    assert "No licence is named" in card
     assert "`train/loss`" in card
 
 

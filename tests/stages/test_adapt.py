@@ -358,7 +358,7 @@ def test_judged_queries_train_a_tower_of_their_own_and_passages_stay(
     for stage in ("distilled", "tuned", "hard", "taught", "both"):
         card = (artifact(whole, stage) / "README.md").read_text()
         assert "\nlicense: apache-2.0\n" in card.split("---\n")[1], stage
-        assert "## Licence\n\napache-2.0, that of the checkpoint that it began with. The data may have" in card
+        assert "## Licence\n\napache-2.0, the licence of the initial checkpoint. The data may have" in card
     for stage in ("as_it_is", "adapted", "best"):
         card = model_card(Artifact(artifact(whole, stage)), PushTarget(name="me/model"), [])
         assert "\nlicense: apache-2.0\n" in card, stage
