@@ -1,10 +1,10 @@
 """Write conf/stage/ from the config classes in src/condensery/stages/: every key with its default and its explanation.
 
     python .ci/conf_stage.py          # `make conf` runs this
-    python .ci/conf_stage.py --check  # fails where a file differs from its class
+    python .ci/conf_stage.py --check  # fails if a file differs from its class
 
-The default of a key is the default of its field. The explanation is the docstring below the field. A class without such
-a docstring inherits the explanation.
+The default of a key is the default of its field. The explanation is the docstring below the field. If a class declares a key
+again without a docstring, it inherits the explanation.
 """
 
 import ast
@@ -111,7 +111,7 @@ def plain(text: str) -> str:
 
 
 def main() -> int:
-    """Write the files, or with ``--check`` return 1 where one differs or belongs to no stage."""
+    """Write the files, or with ``--check`` return 1 if a file differs or belongs to no stage."""
     made, there = files(), set(FOLDER.rglob("*.yaml"))
     if "--check" in sys.argv:
         found = {path: path.read_text(encoding="utf-8") for path in there}

@@ -1,7 +1,7 @@
 """Write docs/rows.md: every row of the papers' tables, with the recipe that measures it or the reason why none does.
 
 python .ci/rows_page.py          # `make conf` runs this
-python .ci/rows_page.py --check  # fails where the page differs from src/condensery/reporting/published/
+python .ci/rows_page.py --check  # fails if the page differs from src/condensery/reporting/published/
 """
 
 import sys
@@ -68,7 +68,7 @@ def _link(command: str) -> str:
 
 
 def main() -> int:
-    """Write the page, or with ``--check`` return 1 where the page on disk differs."""
+    """Write the page, or with ``--check`` return 1 if the page on disk differs."""
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page(), encoding="utf-8")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():

@@ -6,8 +6,8 @@ The program runs a small recipe (BM25, one table) and traces its calls. A reader
 a function that was already read, or Hydra, calls it for the first time. The functions in this order are the *way*. A *stay*
 is a part of the way in one file. A *room* is a file. A *return* is a stay in a file that was visited before.
 
-The way has no imports, no functions that pydantic, a stage or another library calls, and no helpers that import no other
-file of the package. It is counted twice: until the table is printed, and to the end of the run (results, page, Weights &
+The way leaves out imports, functions that pydantic, another library or a stage calls, and helpers that import no other file
+of the package. The way is counted twice: until the table is printed, and to the end of the run (results, page, Weights &
 Biases). structure.py holds the limits of the numbers, and `make check` runs it.
 """
 
@@ -69,7 +69,7 @@ class Walk:
     read: set[CodeType] = field(default_factory=set)
 
     def step(self, frame: FrameType, event: str, argument: object) -> None:
-        """Follow a call; a function for ``sys.setprofile``."""
+        """Record a call, as the profile function that ``sys.setprofile`` takes."""
         code, file = frame.f_code, _file(frame.f_globals.get("__name__", ""))
         if not file:
             return
@@ -109,7 +109,7 @@ def _file(module: str) -> str:
 
 
 def walk() -> Walk:
-    """Run the recipe in this process, and return its way. Raises ``RuntimeError`` where the run fails."""
+    """Run the recipe in this process, and return its way. Raises ``RuntimeError`` if the run fails."""
     os.environ.update(PROCESS)  # otherwise the program would restart this process
     os.environ.pop("HYDRA_FULL_ERROR", None)
     way, typed, printed = Walk(), sys.argv, io.StringIO()
