@@ -17,7 +17,7 @@ Names = Sequence[object] | NDArray[np.integer]
 
 
 def check_finite(values: NDArray[np.floating], what: str, names: Names | None = None, remedy: str = DIVERGED) -> None:
-    """Raise ``UserError`` if ``values`` contains NaN or an infinity. The message names the first such row.
+    """Raise ``UserError`` if ``values`` contains NaN or an infinity. The message names the first row with such a value.
 
     Args:
         values: float array (n, ...), with one row per text or query.

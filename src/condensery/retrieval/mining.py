@@ -54,7 +54,7 @@ def mine(
 
     1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
     2. passages whose score is not below the limits in the argument ``below`` (``positive_aware``);
-    3. with ``without_answers``, passages that contain an answer (the search returns ``skip_top`` + 2 * ``depth`` or more);
+    3. with ``without_answers``, passages that contain an answer (the search is at least ``skip_top`` + 2 * ``depth`` deep);
     4. the ``skip_top`` best of the remaining passages, because they may be unjudged positives.
 
     A query gets fewer than ``depth`` negatives only if the search, whose depth is limited, finds no more. After an

@@ -87,7 +87,7 @@ class TeacherScores:
     """A ``Teacher`` that looks up the scores of several sources, batch by batch.
 
     Args:
-        sources: scores of (query, passage) pairs. If several sources contain a pair, the score of the first one is used.
+        sources: scores of (query, passage) pairs. If several sources contain a pair, the first source's score is used.
         query_rows: int64 (q,), row numbers of the training queries in the collection.
     """
 

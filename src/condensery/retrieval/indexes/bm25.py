@@ -119,7 +119,7 @@ def index_texts(
 def _not_importing(library: str) -> Iterator[None]:
     """Make ``import library`` fail, unless it is imported already.
 
-    bm25s imports JAX if it is installed, and JAX takes three quarters of the GPU's memory when it is first used.
+    bm25s imports JAX if JAX is installed, and JAX takes three quarters of the GPU's memory when it is first used.
     """
     if library in sys.modules:
         yield

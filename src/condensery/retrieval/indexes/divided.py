@@ -28,7 +28,7 @@ PART = 2**20  # passages per part, rounded to whole shards of vectors
 def shared_search(about: dict[str, Any], queries: int) -> bool:
     """Return whether processes can share a search. The search must be exact, and have many queries or many passages.
 
-    ``about``: content of the index's ``index.json``. If passages have several windows, the search is shared only by queries.
+    ``about``: content of the index's ``index.json``. If passages have several windows, processes share only the queries.
     """
     return about.get("method") == "dense" and (queries > SHARD or ("windows" not in about and about["passages"] > PART))
 

@@ -44,7 +44,7 @@ def build_on_disk(
         filled: adds the vectors of some rows to a trained index and returns it. It advances the progress bar.
         group: the processes that share the parts.
         label: label of the progress bar.
-        memory: maximum memory of a part in bytes. FAISS reserves twice the size of its lists, and a copy is written.
+        memory: maximum memory of a part in bytes. FAISS reserves twice the size of the part's lists. A copy is written.
     """
     parts = folder / PARTS
 

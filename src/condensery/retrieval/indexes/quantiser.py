@@ -88,7 +88,7 @@ class Quantiser:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the levels that ``save`` wrote. Raises ``UserError`` if the file is missing or has another content."""
+        """Read the levels that ``save`` wrote. Raises ``UserError`` if the file is missing or has other content."""
         stored = load_arrays(folder / FILE)
         try:
             return cls(int(stored["bits"]), stored["offset"], stored["step"], stored["threshold"])
