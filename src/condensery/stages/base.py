@@ -29,7 +29,7 @@ def _without_null(value: Any) -> Any:
 
 
 def _with_room(length: int, info: ValidationInfo) -> int:
-    """Refuse a length that the key ``query_length`` fills."""
+    """Refuse a length of pairs in which a query of ``query_length`` leaves no room for a passage."""
     if "query_length" in info.data and (wrong := no_room(info.data["query_length"], length)):
         raise ValueError(wrong)
     return length
@@ -130,7 +130,7 @@ class StageConfig(NumberKeys):
         return [own, literal, list(self.identity()) if hasattr(self, "identity") else [], read]
 
     def values_of(self, *names: str) -> dict[str, Any]:
-        """Return some of the values by name, as keyword arguments of what the stage makes of them."""
+        """Return the values of the named fields, as keyword arguments."""
         return {name: getattr(self, name) for name in names}
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:

@@ -62,7 +62,7 @@ class Resources(Keys):
 
     Attributes:
         num_cpus: number of CPU cores and of threads.
-        num_gpus: GPUs, or a part of one.
+        num_gpus: number of GPUs, or a fraction of one.
         memory: GB of memory.
     """
 

@@ -262,8 +262,7 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
 
 
 def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact) -> str:
-    """Return a line about a retriever's settings that were lost in pre-training and that no key sets; empty if there
-    are none.
+    """Return a line about a retriever's settings that pre-training lost and that no key sets; empty if no setting was lost.
 
     The settings say how token states become a vector. Masked language modelling and Condenser pre-training save no settings,
     because they train the token states and the state of [CLS] themselves.
@@ -296,7 +295,8 @@ def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int,
 def validation_sample(
     config: OptimisedStageConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | CandidateSample | None:
-    """Sample the queries and passages for validation. If the stage names ``validation_candidates``, passages come from there.
+    """Sample the queries and passages for validation. If the stage names ``validation_candidates``, these supply the
+    passages.
 
     Args:
         config: config of the stage.

@@ -39,7 +39,7 @@ class Judge:
         folder: folder of ``start``.
         samples: the samples, by the name of their queries.
         encode: function that takes a retriever and returns the function that encodes chunks with it.
-        weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
+        weight: weight of BM25 in its fusion with each measured retriever; 0 = the retriever alone.
 
     Attributes:
         by: the names of the samples, joined by "and".

@@ -174,7 +174,7 @@ class DecoderConfig(StageConfig):
     decoder_layers: Count = 2
     """Transformer layers of the decoder"""
     decoder_init: Literal["random", "last"] = "random"
-    """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
+    """initial weights of the decoder: random, or copied from the backbone's last layers (last)"""
     length: RowLength = 144
     """maximum tokens of a span, including [CLS] and [SEP]"""
     short_probability: Share = 0.0
@@ -338,8 +338,8 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     batch_size: Count = 64
     """documents per step, or passages with ``queries``; each gives two texts"""
     steps: Count | None = 150
-    """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
-    other two to null"""
+    """optimisation steps (a few minutes on a CPU); set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other
+    two to null"""
     epochs: Positive | None = None
     """passes over the collection"""
     learning_rate: Positive = 2e-5

@@ -112,7 +112,7 @@ class ScorePairsConfig(ScoringStageConfig):
         return content_hashes([named.look()])
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each cross-encoder reads every pair, or each retriever searches for all queries.
+        """Estimate the work: each cross-encoder reads every pair or, without cross-encoders, each retriever searches.
 
         A pair takes eight bytes in the arrays and about twenty in pair_scores.jsonl.
         """
@@ -164,7 +164,7 @@ class PseudoLabelConfig(ScoringStageConfig):
         return self
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Return the field and the message of an error in the inputs, or None.
+        """Return the field and the message of an error in the inputs; None = no error.
 
         There are three errors: a cross-encoder's scores are not probabilities; every query of the collection is judged; the
         retriever has not encoded the unjudged queries.
@@ -177,7 +177,7 @@ class PseudoLabelConfig(ScoringStageConfig):
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-    """Return the field and the error message for a cross-encoder whose scores are not probabilities, or None."""
+    """Return the field and the error message for a cross-encoder whose scores are not probabilities; None = no error."""
     if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
         return None
     return "cross_encoders", (
