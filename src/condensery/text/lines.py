@@ -1,4 +1,4 @@
-"""Read the lines of input files, plain or gzip, each with its place ``path:line``. Faulty lines are reported in one way."""
+"""Read the lines of input files, plain or gzip, each with its place ``path:line``. All faulty lines are reported alike."""
 
 import csv
 import json
@@ -231,7 +231,7 @@ def check_whole(text: str, what: str, place: str) -> bytes:
 
 
 def has_items_in_order(given: object) -> bool:
-    """Return whether a value that a program passes as a list can be read as one.
+    """Return whether a value that a program passes as a list can be read as a list.
 
     A set has no order, iterating over a table of pandas gives the names of its columns, and an array of no dimension, such
     as ``np.array("text")``, holds a single item.

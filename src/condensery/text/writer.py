@@ -48,7 +48,7 @@ class IndexedWriter:
         self.characters += length
 
     def unlike(self, identifier: str, left_out: Iterable[str] = ()) -> str:
-        """Return a hint for an unknown id: an id of the table that looks like it, or what to do. The table must be closed.
+        """Return a hint for an unknown id: an id of the table that looks like it, or advice. The table must be closed.
 
         ``left_out``: further ids, of rows that were left out of the table.
         """
@@ -72,7 +72,7 @@ class IndexedWriter:
 
 @dataclass
 class _LeftOut:
-    """Judgements that are not read for one reason: the query id and the place of the first one, and their number."""
+    """Judgements that are not read for one reason: the query id and place of the first judgement, and their number."""
 
     query_id: str
     where: str
@@ -231,7 +231,7 @@ class CollectionWriter:
         self._judged.add(id_hash(query_id))
 
     def leave_out_judgement(self, split: str, query_id: str, where: str, known: bool = False) -> None:
-        """Count a judgement that is not read: the input has no such query or, if it is ``known``, no positive for it."""
+        """Count a judgement that is not read: the query is not in the input or, if ``known``, has no positive."""
         self.dropped["judgements_without_positive" if known else "judgements_of_unknown_queries"] += 1
         self._left_out.setdefault((split, known), _LeftOut(query_id, where)).number += 1
 
