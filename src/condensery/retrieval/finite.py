@@ -22,7 +22,7 @@ def check_finite(values: NDArray[np.floating], what: str, names: Names | None = 
     Args:
         values: float array (n, ...), with one row per text or query.
         what: beginning of the message, such as "round1: the vector of text". The row number follows it.
-        names: (n,), names of the rows. The message then gives the name instead of the row number.
+        names: (n,), names of the rows, which the message gives instead of the row number.
         remedy: end of the message.
     """
     with np.errstate(all="ignore"):

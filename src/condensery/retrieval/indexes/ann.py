@@ -29,7 +29,7 @@ from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import SILENT, ProgressTask, progress
 
 BLOCK = 65_536  # maximum number of vectors added per call
-SOME = 1_000  # vectors whose norms are checked
+SOME = 1_000  # number of vectors whose norms are checked
 EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # config key -> FAISS's name; unknown settings are ignored
 
 
@@ -149,8 +149,8 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
     """Count the missed passages for which the search found another passage with an equal score, up to rounding.
 
     At the last rank, any passage with the same score is a correct result. Which scores are equal depends on the machine: a
-    float32 inner product of d numbers has an error of about ``sqrt(d) u`` times the product of the norms, where u is half of
-    float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two scores count as
+    float32 inner product of d numbers has an error of about ``sqrt(d) u`` times the product of the norms (Higham and Mary, "A
+    new approach to probabilistic rounding error analysis", 2019). Here u is half of float32's epsilon. Two scores count as
     equal if their difference is less than the sum of their errors.
 
     Args:

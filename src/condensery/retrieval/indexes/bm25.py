@@ -98,7 +98,7 @@ def index_texts(
     with _not_importing("jax"):
         import bm25s
 
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG when it is imported
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG on import
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
     vocabulary, starts = _write_terms(texts, total, analyser, scratch)

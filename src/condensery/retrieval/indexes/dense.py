@@ -116,8 +116,8 @@ class DenseIndex:
     ) -> Ranking:
         """Return the k best passages for query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
-        ``rows``: the passages to search, a slice of whole shards; None = all. With windows, it must be None.
-        Raises ``UserError`` if a query vector or a passage vector is not finite.
+        ``rows``: the passages to search, a slice of whole shards; None = all. With windows, ``rows`` must be None. Raises
+        ``UserError`` if a query vector or a passage vector is not finite.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         check_finite(vectors, f"{self.folder}: the vector of query")

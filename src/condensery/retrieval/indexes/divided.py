@@ -45,7 +45,7 @@ def divide(
         retriever: retriever from ``open_index``.
         query_rows: int (n,), rows of the queries, ascending.
         k: number of passages per query.
-        path: file that the caller writes as soon as it has ranked all queries. If it exists, nothing is searched. The
+        path: file that the caller writes as soon as all queries are ranked. If this file exists, nothing is searched. The
             results are stored beside it, in ``path.with_suffix(".found")``, which the caller removes.
         label: label of the progress bar.
         group: the processes that share the parts.

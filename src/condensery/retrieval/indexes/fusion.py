@@ -139,7 +139,7 @@ class FusedIndex:
 
     @property
     def recall(self) -> float | None:
-        """Lowest recall of the approximate members; None if there is no such member, or if none has searched yet."""
+        """Lowest recall of the approximate members; None without such members, and before the first search."""
         return min(self._of_members("recall"), default=None)
 
     @property

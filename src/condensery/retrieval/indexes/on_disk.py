@@ -1,4 +1,4 @@
-"""Approximate indexes whose inverted lists lie on disk, so that neither building nor searching needs them in memory.
+"""Approximate indexes whose inverted lists lie on disk, so that neither building nor searching needs the lists in memory.
 
 An IVF index assigns each vector to one of its lists. The vectors are added in parts: each part is added to an index in
 memory, whose lists are then written. The lists of all parts are joined list by list, so that a list is read in one piece.

@@ -114,7 +114,7 @@ def described(dtype: str, vectors: int, quantiser: Quantiser, shares: Mapping[st
         vectors: number of vectors.
         quantiser: encodes a vector as a code.
         shares: ``recall_10`` and ``recall_100``.
-        compared: the queries that were searched before and after quantisation, in words.
+        compared: description of the queries that were searched before and after quantisation.
     """
     kept, whole = as_bytes(vectors * quantiser.width), as_bytes(4 * vectors * quantiser.dim)
     found = ", ".join(f"{100 * shares[f'recall_{depth}']:.1f} % of the {depth} best" for depth in DEPTHS)

@@ -70,8 +70,8 @@ class Retriever(Searcher):
         passage_length: maximum passage length in tokens; None = the same rule as for ``query_length``.
         tokenizer: folder or hub name; None = the tokenizer of ``source``.
         device: "cpu", "cuda", ...; None = the GPU if there is one.
-        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that
-            replace the values stored with ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains them.
+        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that replace
+            the values stored with ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains these values.
         windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
         dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
@@ -84,8 +84,8 @@ class Retriever(Searcher):
         precision: the precision that is used, never "auto".
 
     Raises:
-        UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here,
-            a length exceeds the model's positions, or the device does not support the precision.
+        UserError: the model or tokenizer cannot be loaded, the model has unsupported sentence-transformers modules, a length
+            exceeds the model's positions, or the device does not support the precision.
     """
 
     def __init__(
