@@ -95,7 +95,7 @@ class StageConfig(NumberKeys):
     and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
     ``data_checks`` maps a field, which names the stage that makes the data, to functions of ``stages.data_checks``. These
-    checks run as soon as the data exist. Without them, a fault would show only when this stage begins, hours later.
+    checks run as soon as the data exist. Without these checks, a fault would show only when this stage begins, hours later.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     may define ``fingerprint() -> str``. The id then contains the fingerprint in place of the model's fields.
@@ -363,7 +363,7 @@ class Context:
         return f"stages.{self.stage_name}.{key}".removesuffix(".")
 
     def error(self, key: str, message: str) -> UserError:
-        """Return an error about one of the stage's keys; an empty key = about the stage."""
+        """Return an error about the stage's key ``key``, or about the stage if ``key`` is empty."""
         return UserError(f"{self.place(key)}: {message}")
 
     def say(self, text: str) -> None:

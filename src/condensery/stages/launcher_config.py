@@ -76,7 +76,7 @@ class RayLauncher(Resources):
 
     Attributes:
         address: address of the cluster; None = ``RAY_ADDRESS`` or, if it is not set, a new cluster of this machine alone.
-        stages: resources that replace the launcher's own, by the name or the kind of a stage.
+        stages: resources that replace the launcher's resources, by the name or the kind of a stage.
         retries: a stage that lost a node or a process is restarted, at most this many times in a row without progress.
     """
 

@@ -148,6 +148,6 @@ def _import_all(plugins: str) -> None:
 
 
 def registry() -> dict[str, Stage]:
-    """Return all stages by kind: this project's, and those of the modules named in ``CONDENSERY_STAGES``, imported now."""
+    """Return all stages by kind: this project's stages, and stages of the modules in ``CONDENSERY_STAGES``, imported now."""
     _import_all(os.environ.get(PLUGINS, ""))
     return _STAGES

@@ -64,7 +64,7 @@ class Sizes:
 
 
 def over(first: Any, second: Any) -> Any:
-    """Merge two records of one type: the values of ``second`` where they are known, otherwise the values of ``first``."""
+    """Merge two records of one type: the known values of ``second``, and otherwise the values of ``first``."""
     values = {}
     for each in fields(first):
         old, new = getattr(first, each.name), getattr(second, each.name)

@@ -65,7 +65,7 @@ class Judge:
     def reciprocal_ranks(self, model: BiEncoder, bm25_weight: float | None = None) -> list[np.ndarray] | None:
         """Return the reciprocal ranks (q,) of each sample's queries, or None if any vector is not finite.
 
-        ``bm25_weight`` replaces the judge's own weight, if the judge fuses BM25; 1 = BM25 alone.
+        ``bm25_weight`` replaces ``weight`` if the judge fuses BM25; 1 = BM25 alone.
         """
         weight = self.weight if bm25_weight is None else bm25_weight
         encode, found = self.encode(model), []

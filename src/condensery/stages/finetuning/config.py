@@ -25,7 +25,7 @@ class AdaptiveConfig(StageConfig):
     """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
-    """similarity that measures hardness: bm25; encoder: as it is at the start of each epoch; bm25_then_encoder: BM25 in the
+    """similarity that measures hardness: bm25; encoder, as trained at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
     """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; all other

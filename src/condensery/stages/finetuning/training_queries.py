@@ -97,7 +97,7 @@ def check_enough_passages(
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:
-    """Return the training queries with the scores of the stages ``teacher``, and print how many passages have a score.
+    """Return the training queries with the scores of the stages in ``teacher``, and print how many passages have a score.
 
     Raises:
         UserError: no passage has a score.

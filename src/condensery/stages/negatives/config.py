@@ -208,8 +208,8 @@ class DenoiseConfig(ScoringStageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    Suspects are each query's negatives with the highest scores. The scores are those of ``scorer`` or, if it is null, of the
-    mining retriever. If ``scorer`` is null and mining excluded candidates by their scores, these candidates are the suspects
+    Suspects are each query's negatives with the highest scores by ``scorer`` or, if ``scorer`` is null, by the mining
+    retriever. If ``scorer`` is null and mining excluded candidates by their scores, these candidates are the suspects
     instead.
     """
 

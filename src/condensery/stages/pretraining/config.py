@@ -237,7 +237,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
     contrast_weight: Weight = 1.0
     """weight of the contrastive loss relative to MLM"""
     batch_size: Count = 2000
-    """documents per step, or passages with ``queries``; each gives two texts"""
+    """documents (with ``queries``: passages) per step; each gives two texts"""
 
     def objective(self) -> dict[str, Any]:
         """Return keyword arguments of ``Step``: the arguments for the Condenser head, and ``contrast``."""
@@ -259,7 +259,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
     decoder_mask_rate: PositiveShare = 0.45
     """share of the context's tokens that are masked for a masked decoder, which predicts these tokens"""
     batch_size: Count = 8192
-    """pairs per step; with both directions 16,384 texts"""
+    """pairs per step; 8,192 pairs are 16,384 texts with ``both_directions``"""
     steps: Count | None = 50000
     """optimisation steps; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other two to null"""
     epochs: Positive | None = None
@@ -336,7 +336,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     mask_rate: Annotated[PositiveShare, Later()] = 0.15
     """share of the tokens that are masked and predicted, with ``mlm_weight``"""
     batch_size: Count = 64
-    """documents per step, or passages with ``queries``; each gives two texts"""
+    """documents (with ``queries``: passages) per step; each gives two texts"""
     steps: Count | None = 150
     """optimisation steps (a few minutes on a CPU); set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other
     two to null"""
