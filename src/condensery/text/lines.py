@@ -244,8 +244,8 @@ def whole_texts(texts: Iterable[str], what: str) -> list[str]:
     """Return texts as a list. ``what``: the beginning of an error message, such as "search: query".
 
     Raises:
-        UserError: the texts are a single string or a table of pandas, or have no order, or one of them is not a string or
-            holds half a character.
+        UserError: the texts are a single string, a table of pandas or a set, or a text is not a string or holds half a
+            character.
     """
     if isinstance(texts, Mapping) or not has_items_in_order(texts):
         raise UserError(f"{what}: a list of strings is expected, not one {type(texts).__name__}")

@@ -88,8 +88,8 @@ class CollectionWriter:
         source: the name of the whole input in error messages, such as its root or its packages.
         empty_passages: what to do with a passage that has neither text nor title: ``error`` raises, ``drop`` leaves out
             the passage and its judgements.
-        dev_queries: the number of train queries that become dev queries when there are train judgements and no dev
-            judgements. At most a tenth of the train queries is taken, chosen by the hash of the id.
+        dev_queries: the number of train queries that become dev queries when there are train judgements and no dev split. At
+            most a tenth of the train queries is taken, chosen by the hash of the id.
         unlabelled_queries: the number of remaining train queries whose judgements are removed. The queries stay in the
             collection. At most half of the train queries is taken, chosen by hash. The value ``unjudged`` instead
             keeps the queries that have no judgement in any split.

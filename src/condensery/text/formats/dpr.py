@@ -78,7 +78,7 @@ class DprSource(FolderSource):
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def _digest(self, content: Any) -> str:
-        # earlier versions ignored the value ``unjudged``, so its fingerprint must differ from the earlier one
+        # earlier versions ignored the value ``unjudged``, so the fingerprint must differ from the earlier fingerprint
         return super()._digest([content, UNJUDGED] if self.unlabelled_queries == UNJUDGED else content)
 
     def judged_splits(self) -> set[str]:
