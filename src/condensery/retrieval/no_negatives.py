@@ -81,7 +81,7 @@ class NoNegatives:
         return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
 
     def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
-        """Return how many passages are excluded as negatives of each query (n,). Passages with equal text all count."""
+        """Return how many passages are excluded as negatives of each query (n,). Duplicates count separately."""
         flat, lengths = self.lists(query_rows)
         ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
         return np.diff(ends)

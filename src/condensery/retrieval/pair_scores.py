@@ -1,7 +1,7 @@
 """Store a teacher's scores of (query, passage) pairs: as memory-mapped arrays for training, and as JSONL for exchange.
 
 JSONL has one query per line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Scores from other programs are read
-from a file in this format or from a TREC run file (``retrieval.runs``). Both are checked line by line.
+from a file in this format or from a TREC run file (``retrieval.runs``). Both formats are checked line by line.
 """
 
 import json

@@ -178,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 
 def marks(config: type[BaseModel], kind: type[Mark]) -> dict[str, Mark]:
-    """Return the fields of the config that have a mark of type ``kind``, with this mark, in the order of definition."""
+    """Return the fields of the config that have a mark of type ``kind``, and these marks, in the order of definition."""
     fields = config.model_fields.items()
     return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, kind)}
 

@@ -314,7 +314,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
         return {"contrast": True}
 
     def texts(self, read: Read) -> Texts:
-        """Return the sizes of the pairs: a span and one of its sentences, which is about a fifth as long."""
+        """Return the sizes of the pairs. A pair is a span and one of its sentences, about a fifth of the span's length."""
         items, _, tokens = super().texts(read)
         return Texts(items, 2, product(0.6, tokens))
 

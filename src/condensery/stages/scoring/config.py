@@ -54,8 +54,8 @@ class ScorePairsConfig(ScoringStageConfig):
     """Score the passages of training queries as a teacher, for the losses ``margin_mse`` and ``kl`` of finetune.
 
     The scored passages are the positives of each query and its best negatives from each stage of ``negatives``. A pair's
-    score is the weighted mean over all ``cross_encoders`` and ``retrievers``. With a ``file`` of pairs and their scores,
-    none of these keys is set.
+    score is the weighted mean over all ``cross_encoders`` and ``retrievers``. If ``file`` gives scored pairs, none of these
+    keys is set.
     """
 
     data_checks = {"corpus": ["judged"]}

@@ -104,7 +104,7 @@ class Download(NamedTuple):
         path: path of the file.
         fetch: function of the library that fetches the file, if it is missing, and checks its MD5.
         urls: URLs of the file; empty = the file can only be downloaded by hand.
-        md5: MD5 of the file, 32 hexadecimal digits; None if none is published.
+        md5: MD5 of the file, 32 hexadecimal digits; None if no MD5 is published.
         size: published size of the file in bytes; None if unknown.
         by_hand: instructions for a file that a program may not download: the web page, and the steps there.
     """
