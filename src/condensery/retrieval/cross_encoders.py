@@ -50,7 +50,7 @@ def search_candidates(
 ) -> Rows:
     """Search for the ``k`` best passages of each query, and return their row numbers (n, k), best first.
 
-    k is ``depth``, or the number of passages if that is smaller. The row numbers are stored in the file ``path``. If this
+    k is ``depth`` or the number of passages, whichever is smaller. The row numbers are stored in the file ``path``. If this
     file exists, it is read and nothing is searched.
     """
     label, k = f"{label}: search", min(depth, len(retriever))
@@ -103,7 +103,7 @@ def logits(scorers: Sequence[PairScorer], budget: int, label: str) -> Score:
 
     Args:
         scorers: the cross-encoders.
-        budget: tokens per chunk, padding included.
+        budget: maximum number of tokens per chunk, padding included.
         label: beginning of error messages.
     """
 

@@ -78,8 +78,8 @@ def write_labels(
         path: the file to write.
         collection: the collection of the queries and passages.
         scored: candidates of n queries, with the cross-encoder's logits as scores.
-        above: a candidate is positive above this probability.
-        below: a candidate is negative below this probability.
+        above: probability above which a candidate is positive.
+        below: probability below which a candidate is negative.
 
     Returns:
         Counts for the manifest.

@@ -17,12 +17,12 @@ Names = Sequence[object] | NDArray[np.integer]
 
 
 def check_finite(values: NDArray[np.floating], what: str, names: Names | None = None, remedy: str = DIVERGED) -> None:
-    """Raise ``UserError`` if ``values`` contains NaN or an infinity. The message names the first such row.
+    """Raise ``UserError`` if ``values`` contains NaN or an infinity. The message names the first row with such a value.
 
     Args:
         values: float array (n, ...), with one row per text or query.
         what: beginning of the message, such as "round1: the vector of text". The row number follows it.
-        names: (n,), names of the rows. The message then gives the name instead of the row number.
+        names: (n,), names of the rows, which the message gives instead of the row number.
         remedy: end of the message.
     """
     with np.errstate(all="ignore"):

@@ -54,7 +54,7 @@ def mine(
 
     1. judged positives, and passages that have the text of a positive or of the query (``NoNegatives``);
     2. passages whose score is not below the limits in the argument ``below`` (``positive_aware``);
-    3. with ``without_answers``, passages that contain an answer (the search returns ``skip_top`` + 2 * ``depth`` or more);
+    3. with ``without_answers``, passages that contain an answer (the search is at least ``skip_top`` + 2 * ``depth`` deep);
     4. the ``skip_top`` best of the remaining passages, because they may be unjudged positives.
 
     A query gets fewer than ``depth`` negatives only if the search, whose depth is limited, finds no more. After an
@@ -131,8 +131,8 @@ def mined(
 ) -> Negatives:
     """Mine hard negatives with a searcher: return the ``depth`` highest-ranked negatives of each query with a positive.
 
-    Passages are excluded as negatives if they are judged relevant, or have the text of a relevant passage or of the query, or
-    do not score below the limits in the argument ``below``. ``condensery.system.cache`` stores the result for later calls.
+    Excluded are relevant passages, passages with the text of a relevant passage or of the query, and passages that do not
+        score below the limits in ``below``. ``condensery.system.cache`` stores the result for later calls.
 
     Raises:
         UserError: the collection has no such split, or no query has a positive.
@@ -152,7 +152,7 @@ def mined(
 
 
 class _Found(NamedTuple):
-    """The negatives of one query, and the higher-ranked passages that the judge excluded.
+    """The negatives of one query, and the higher-ranked passages that the ``Judge`` excluded.
 
     Attributes:
         scores: the retriever's scores of the negatives.
@@ -194,8 +194,8 @@ class _Miner:
     ) -> list[_Found]:
         """Search for the ``k`` best passages of each query, and return the negatives among them.
 
-        If a query has fewer than ``wanted`` negatives there, its search goes deeper, to at most ``deepest`` passages. This
-        happens, for example, if a relevant passage occurs many times in the collection.
+        If a query has fewer than ``wanted`` negatives among these passages, its search goes deeper, to at most ``deepest``
+        passages. This happens, for example, if a relevant passage occurs many times in the collection.
         """
         scores, passages = self.retriever.search(rows, k, task)
         free = (passages >= 0) & ~self.known.among(rows, passages)
@@ -218,7 +218,7 @@ class _Miner:
 
 
 def _left_out(rows: Ids, found: Sequence[_Found]) -> tuple[Ids, Scores]:
-    """Join the passages that the judge excluded for the queries ``rows`` (n,) into two arrays.
+    """Join the passages that the ``Judge`` excluded for the queries ``rows`` (n,) into two arrays.
 
     Returns:
         The pairs as (query << 32) + passage, int64 (m,), and the judge's scores, float32 (m,).

@@ -19,7 +19,7 @@ class NegativePool:
     Args:
         sources: negatives of each source, with queries in any order. Queries that are not training queries are ignored.
         query_rows: int64 (q,), row numbers of the training queries in the collection, ascending.
-        depths: for each source, the number of negatives used per query, best first; None = all of them.
+        depths: for each source, the number of negatives used per query, best first; None = all.
     """
 
     def __init__(

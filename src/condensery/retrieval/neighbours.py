@@ -66,7 +66,7 @@ def _joined(passages: Ranking, queries: Ranking, usual: float) -> sparse.csr_mat
     """
     shape = len(passages[0]), len(queries[0])
     one, other = _listed(*passages, shape[1], usual), _listed(*queries, shape[0], usual)
-    return one.maximum(other.T.tocsr())  # a pair in both lists has one similarity, up to rounding
+    return one.maximum(other.T.tocsr())  # a pair in both lists has equal similarities, up to rounding
 
 
 def _listed(scores: NDArray[np.float32], rows: NDArray[np.int64], columns: int, usual: float) -> sparse.csr_matrix:

@@ -6,8 +6,8 @@ Duplicates are found by their text (``text/same_texts.py``):
 - passages that are relevant to another query with the same text;
 - passages whose text is the text of the query, or that are the query itself (``own_passages``).
 
-The first of several passages with the same text represents all of them. Likewise, the first of several queries with the same
-text represents them. The lists therefore stay short even if a text occurs many times.
+The first of several passages with the same text represents all these passages. Likewise, the first of several queries with
+the same text represents all these queries. The lists therefore stay short even if a text occurs many times.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class NoNegatives:
         return self.pairs[ranges(begins, ends - begins)] & ROW, ends - begins
 
     def numbers(self, query_rows: NDArray[np.integer]) -> Ids:
-        """Return how many passages are excluded as negatives of each query (n,). Passages with equal text all count."""
+        """Return how many passages are excluded as negatives of each query (n,). Duplicates count separately."""
         flat, lengths = self.lists(query_rows)
         ends = np.cumsum(np.concatenate([[0], self.passages.numbers(flat)]))[np.cumsum(np.concatenate([[0], lengths]))]
         return np.diff(ends)
@@ -95,7 +95,7 @@ class NoNegatives:
 
 
 def left_out_by_text(number: int, label: str) -> dict[str, int]:
-    """Print how many passages are excluded for their text alone, and return the count for a manifest; {} for 0."""
+    """Print how many passages are excluded for their text alone, and return the count for a manifest; {} if no passage is."""
     if not number:
         return {}
     what = number_of(number, "passages are left out of a query's negatives")

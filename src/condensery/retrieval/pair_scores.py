@@ -1,7 +1,7 @@
 """Store a teacher's scores of (query, passage) pairs: as memory-mapped arrays for training, and as JSONL for exchange.
 
 JSONL has one query per line: {"query_id": ..., "passage_ids": [...], "scores": [...]}. Scores from other programs are read
-from a file in this format or from a TREC run file (``retrieval.runs``). Both are checked line by line.
+from a file in this format or from a TREC run file (``retrieval.runs``). Both formats are checked line by line.
 """
 
 import json
@@ -87,7 +87,7 @@ class TeacherScores:
     """A ``Teacher`` that looks up the scores of several sources, batch by batch.
 
     Args:
-        sources: scores of (query, passage) pairs. If several sources contain a pair, the score of the first one is used.
+        sources: scores of (query, passage) pairs. If several sources contain a pair, the first source's score is used.
         query_rows: int64 (q,), row numbers of the training queries in the collection.
     """
 

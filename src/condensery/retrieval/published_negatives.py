@@ -204,7 +204,7 @@ def _screened(
         The negatives, and counts for the manifest. ``left_out_by_text`` counts the passages excluded for their text alone.
 
     Raises:
-        UserError: no negatives are left; the message is ``none``.
+        UserError: no negatives are left. ``none`` is the message.
     """
     qrels = collection.qrels(split)
     relevant = qrels.grades >= qrels.relevant_from

@@ -84,10 +84,10 @@ def read_relabelled(paths: Sequence[Path], collection: Collection, split: str) -
     The cell in ``relevant`` is yes, no, or empty for a pair that nobody judged. Without sheets, ``NOTHING`` is returned.
 
     Raises:
-        UserError: a cell in ``relevant`` has another word, an id is not in the collection, a query has no positive in
-            ``split``, a text differs from the text of its id, or a pair has contradicting judgements, within the sheets or
-            between the sheets and ``split``. The message names file, line and column. The error is also raised if no pair is
-            judged.
+        UserError: a cell in ``relevant`` has a word other than yes and no, an id is not in the collection, a query has no
+            positive in ``split``, a text differs from the text of its id, or a pair has contradicting judgements, within the
+            sheets or between the sheets and ``split``. The message names file, line and column. The error is also raised if
+            no pair is judged.
     """
     if not paths:
         return NOTHING

@@ -64,7 +64,7 @@ def write_run(path: Path, run: Run, collection: Collection, tag: str = "condense
 @contextmanager
 def _writer(path: Path, compress: bool) -> Iterator[TextIO]:
     with open(path, "wb") as raw:
-        # No file name and time in the gzip header, so that the same run gives the same bytes.
+        # The gzip header holds no file name and no time, so that the same run gives the same bytes.
         packed: Any = gzip.GzipFile("", "wb", 3, raw, mtime=0) if compress else raw
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as stream:
             yield stream

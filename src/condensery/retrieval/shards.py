@@ -51,7 +51,7 @@ def compute_in_shards(
         size: rows per shard.
         group: the processes that share the shards.
         unit: unit of the progress bar.
-        amount: returns the number of units in a shard, for the progress bar; None = its number of rows.
+        amount: returns the number of units in a shard, for the progress bar; None = the shard's number of rows.
     """
     parts = path.with_suffix(".parts")
     layout = {"rows": number, "size": size}

@@ -29,7 +29,7 @@ def _without_null(value: Any) -> Any:
 
 
 def _with_room(length: int, info: ValidationInfo) -> int:
-    """Refuse a length that the key ``query_length`` fills."""
+    """Refuse a length of pairs in which a query of ``query_length`` leaves no room for a passage."""
     if "query_length" in info.data and (wrong := no_room(info.data["query_length"], length)):
         raise ValueError(wrong)
     return length
@@ -95,7 +95,7 @@ class StageConfig(NumberKeys):
     and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
     ``data_checks`` maps a field, which names the stage that makes the data, to functions of ``stages.data_checks``. These
-    checks run as soon as the data exist. Without them, a fault would show only when this stage begins, hours later.
+    checks run as soon as the data exist. Without these checks, a fault would show only when this stage begins, hours later.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     may define ``fingerprint() -> str``. The id then contains the fingerprint in place of the model's fields.
@@ -130,7 +130,7 @@ class StageConfig(NumberKeys):
         return [own, literal, list(self.identity()) if hasattr(self, "identity") else [], read]
 
     def values_of(self, *names: str) -> dict[str, Any]:
-        """Return some of the values by name, as keyword arguments of what the stage makes of them."""
+        """Return the values of the named fields, as keyword arguments."""
         return {name: getattr(self, name) for name in names}
 
     def input_error(self, inputs: Mapping[str, Sequence["StageConfig"]]) -> tuple[str, str] | None:
@@ -178,7 +178,7 @@ def _plain(value: Any) -> Any:
 
 
 def marks(config: type[BaseModel], kind: type[Mark]) -> dict[str, Mark]:
-    """Return the fields of the config that have a mark of type ``kind``, with this mark, in the order of definition."""
+    """Return the fields of the config that have a mark of type ``kind``, and these marks, in the order of definition."""
     fields = config.model_fields.items()
     return {name: mark for name, field in fields for mark in field.metadata if isinstance(mark, kind)}
 
@@ -363,7 +363,7 @@ class Context:
         return f"stages.{self.stage_name}.{key}".removesuffix(".")
 
     def error(self, key: str, message: str) -> UserError:
-        """Return an error about one of the stage's keys; an empty key = about the stage."""
+        """Return an error about the stage's key ``key``, or about the stage if ``key`` is empty."""
         return UserError(f"{self.place(key)}: {message}")
 
     def say(self, text: str) -> None:

@@ -23,7 +23,7 @@ from condensery.tokens.store import TokenStore
 from condensery.training.dev_passages import parted_by_dev
 
 Fault = tuple[str, str] | None
-FEW = 100_000  # passages; in larger collections the texts of passages are not compared
+FEW = 100_000  # number of passages; in larger collections, the texts of passages are not compared
 
 
 def judged(config: Any, corpus: Artifact) -> Fault:

@@ -62,5 +62,5 @@ def init_process_group(runtime: Runtime) -> None:
         if seen < member.local_processes and not bound:
             raise UserError(f"trainer.devices: {member.local_processes} GPUs are asked for, but torch sees {seen}")
         torch.cuda.set_device(0 if bound else member.local_rank)
-    # The limit is long: the other processes wait while the first validates. The launcher notices a process that dies.
+    # The time limit is long: the other processes wait while the first validates. The launcher notices a process that dies.
     distributed.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", timeout=timedelta(days=7))

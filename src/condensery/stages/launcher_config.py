@@ -62,7 +62,7 @@ class Resources(Keys):
 
     Attributes:
         num_cpus: number of CPU cores and of threads.
-        num_gpus: GPUs, or a part of one.
+        num_gpus: number of GPUs, or a fraction of one.
         memory: GB of memory.
     """
 
@@ -76,7 +76,7 @@ class RayLauncher(Resources):
 
     Attributes:
         address: address of the cluster; None = ``RAY_ADDRESS`` or, if it is not set, a new cluster of this machine alone.
-        stages: resources that replace the launcher's own, by the name or the kind of a stage.
+        stages: resources that replace the launcher's resources, by the name or the kind of a stage.
         retries: a stage that lost a node or a process is restarted, at most this many times in a row without progress.
     """
 

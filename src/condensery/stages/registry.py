@@ -14,9 +14,9 @@ A stage of this project consists of a config class in ``config.py`` of its famil
         ...                                 # write into context.folder
         return {"queries": 1000}            # metrics for the manifest
 
-A config module imports pydantic but not torch. The function's module, which imports torch, is loaded when the stage runs.
-So a dry run is fast. A plugin may have both in one file and decorate the function
-(``@stage("mine", version=1, makes=...)``).
+A config module imports pydantic but not torch. The function's module, which imports torch, is loaded when the stage runs. So
+a dry run is fast. A plugin may have config and function in one file and decorate the function (``@stage("mine", version=1,
+makes=...)``).
 """
 
 import importlib.util
@@ -148,6 +148,6 @@ def _import_all(plugins: str) -> None:
 
 
 def registry() -> dict[str, Stage]:
-    """Return all stages by kind: this project's, and those of the modules named in ``CONDENSERY_STAGES``, imported now."""
+    """Return all stages by kind: this project's stages, and stages of the modules in ``CONDENSERY_STAGES``, imported now."""
     _import_all(os.environ.get(PLUGINS, ""))
     return _STAGES

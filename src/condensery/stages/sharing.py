@@ -1,4 +1,4 @@
-"""Divides a stage that does not train among several processes; each computes some shards (``condensery.sharing``).
+"""Divides the shards of a stage among several processes (``condensery.sharing``). Training is not divided here.
 
 Division saves time if there are several shards, and a GPU for each process. Work that already uses all threads of a CPU,
 such as BM25 and approximate search, stays in one process.

@@ -97,7 +97,7 @@ class _Callback(_Closed):
 
 
 class EarlyStopping(_Callback):
-    """Ends training when ``monitor`` stops improving; checked after every validation."""
+    """Ends training when ``monitor`` stops improving. It is checked after every validation."""
 
     changes = at_validation = True
     name: Literal["EarlyStopping"]
@@ -221,7 +221,7 @@ def identity(callbacks: Mapping[str, Callback], validations: tuple[int, ...] | N
 
 
 def idle_callback(configs: Iterable[Any]) -> str | None:
-    """Return the label of a callback that would never act, or None if there is none.
+    """Return the label of a callback that would never act; None if every callback acts.
 
     Such a callback acts only at validations, and none of the stages that have it is validated.
 

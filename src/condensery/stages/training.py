@@ -72,7 +72,7 @@ def run_training(
         config: config of the stage.
         context: context of the stage.
         sample: queries and passages of validation; None = no ranking is measured, or there are no dev queries.
-        callbacks: callbacks besides those that the config names.
+        callbacks: callbacks besides the callbacks of the config.
 
     Returns:
         the metrics for the manifest: the last logged values, the number of steps and the hardware.
@@ -192,7 +192,7 @@ def unsuited(module: TrainingModule, config: OptimisedStageConfig, stage: str) -
 
 
 def new_head_warning(module: TrainingModule, config: OptimisedStageConfig, stage: str) -> list[str]:
-    """Return a warning, as a sentence, if pre-training of a Condenser continues with a new head in place of its own head.
+    """Return a warning, as a sentence, if pre-training of a Condenser continues with a new head in place of the old head.
 
     The papers continue pre-training with the backbone and the head (Gao and Callan 2021b, §4.1). Condenser pre-training
     from another model, such as BERT, always has a new head. So the warning is given only for coCondenser, and for a
@@ -214,7 +214,7 @@ def new_head_warning(module: TrainingModule, config: OptimisedStageConfig, stage
 
 
 def _callbacks(config: OptimisedStageConfig, context: Context, validated: bool) -> list[Callback]:
-    """Create the Lightning callbacks of the config; processes other than the first have only those marked ``everywhere``."""
+    """Create the config's Lightning callbacks; processes other than the first have only callbacks marked ``everywhere``."""
     instances = []
     for label, chosen in config.callbacks.items():
         if chosen.at_validation and not validated:
@@ -262,8 +262,7 @@ def initial_towers(config: EncoderStageConfig, context: Context, vocabulary: Voc
 
 
 def _lost_settings(now: VectorSettings, backbone: BackboneConfig, init: Artifact) -> str:
-    """Return a line about a retriever's settings that were lost in pre-training and that no key sets; empty if there
-    are none.
+    """Return a line about a retriever's settings that pre-training lost and that no key sets; empty if no setting was lost.
 
     The settings say how token states become a vector. Masked language modelling and Condenser pre-training save no settings,
     because they train the token states and the state of [CLS] themselves.
@@ -288,7 +287,7 @@ def folder_of_start(config: EncoderStageConfig, context: Context) -> Path | None
 
 
 def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int, int] | None:
-    """Return the initial encoder's maximum query and passage length in tokens; None = the encoder does not record them."""
+    """Return the initial encoder's maximum query and passage length in tokens; None = the encoder records no lengths."""
     folder = folder_of_start(config, context)
     return None if folder is None else longest_inputs(folder)
 
@@ -296,7 +295,8 @@ def lengths_of_start(config: EncoderStageConfig, context: Context) -> tuple[int,
 def validation_sample(
     config: OptimisedStageConfig, module: EncoderModule, context: Context, lengths: tuple[int, int]
 ) -> ValidationSample | CandidateSample | None:
-    """Sample the queries and passages for validation. If the stage names ``validation_candidates``, passages come from there.
+    """Sample the queries and passages for validation. If the stage names ``validation_candidates``, these supply the
+    passages.
 
     Args:
         config: config of the stage.

@@ -166,6 +166,6 @@ class ValidatedConfig(CollectionConfig):
     """passages in the sample, besides the relevant passages"""
 
     def validations(self) -> tuple[int, ...] | None:
-        """Return the three keys, in the order of their definition; None if one of the first two is 0."""
+        """Return the values of the three keys, in the order of definition; None if one of the first two is 0."""
         numbers = self.validate_every, self.validation_queries, self.validation_passages
         return numbers if all(numbers[:2]) else None

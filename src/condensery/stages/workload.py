@@ -30,7 +30,7 @@ class Sizes:
         vocabulary: vocabulary size of the tokenizer.
         encoder: sizes of the encoder.
         passage_length: maximum tokens of a passage for the encoder.
-        same_passages: whether training changed only the query tower, so that passage vectors are the same.
+        same_passages: whether training changed only the query tower, so that passage vectors did not change.
         dimensions: dimensions of an index's vectors; 0 = a lexical index.
         token_numbers, token_vectors: for an encoder of token vectors, the numbers and the vectors that it makes per passage.
         members: the indexes that a fused index combines.
@@ -64,7 +64,7 @@ class Sizes:
 
 
 def over(first: Any, second: Any) -> Any:
-    """Merge two records of one type: the values of ``second`` where they are known, otherwise the values of ``first``."""
+    """Merge two records of one type: the known values of ``second``, and otherwise the values of ``first``."""
     values = {}
     for each in fields(first):
         old, new = getattr(first, each.name), getattr(second, each.name)
@@ -128,7 +128,7 @@ class Work:
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of all steps; 0 if there are none, or they are unknown."""
+        """FLOPs of all steps; 0 if there are no steps, or their FLOPs are unknown."""
         return self.step.flops * (self.steps or 0.0) if self.step else 0.0
 
     @property
@@ -157,7 +157,7 @@ def released_size(folder: str | Path) -> EncoderSize | None:
 
 
 def with_encoder(sizes: Sizes, backbone: BackboneConfig, passage_length: int | None = None) -> Sizes:
-    """Return ``sizes`` with an encoder: the encoder of an earlier stage, or otherwise this backbone."""
+    """Return ``sizes`` with an encoder: the encoder of an earlier stage, or otherwise ``backbone``."""
     size = sizes.encoder or encoder_size(backbone, sizes.vocabulary)
     return replace(sizes, encoder=size, passage_length=passage_length)
 

@@ -11,7 +11,7 @@ from condensery.system.inputs import MEGABYTE, opened
 from condensery.text.lines import LONGEST, in_megabytes, json_fault
 
 BLOCK = MEGABYTE  # characters read at a time
-NEAR = 16  # characters; an upper bound on the literal or escape that the end of a block can split
+NEAR = 16  # maximum number of characters of a literal or an escape, which the end of a block can split
 BLANK = " \t\r\n"
 
 
@@ -22,7 +22,7 @@ def read_array(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, A
     one line, the place is ``path:line:column``. ``show``: whether to show the progress of a large file.
 
     Raises:
-        UserError: the file is not an array of objects (the message names the line), or in the cases of ``read_lines``.
+        UserError: the file is not an array of objects (the message names the line), or ``read_lines`` cannot read it.
     """
     with opened(path) as (raw, file):
         entries = _Entries(path, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"))

@@ -51,7 +51,7 @@ class Qrels:
 
 
 def _table(name: str) -> "cached_property[TextTable]":
-    """Return the attribute for the table ``name`` of a collection, which is opened on first use."""
+    """Return the attribute for a collection's table ``name``, which is opened on first use."""
     return cached_property(lambda collection: TextTable(collection.folder / f"{name}.arrow"))
 
 

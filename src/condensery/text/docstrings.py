@@ -43,7 +43,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 class Docstring(NamedTuple):
-    """A docstring of a module, split into query and passage. ``query`` is empty if the first sentence is unfit."""
+    """A docstring of a module, split into query and passage. ``query`` is empty if the first sentence is unfit as a query."""
 
     module: str
     line: int

@@ -48,7 +48,7 @@ def content_hashes(paths: list[Path]) -> list[str]:
 
 
 def input_hashes(paths: list[Path]) -> list[str]:
-    """Return the content hash of each input file. Raises ``UserError`` if one is missing or is not text."""
+    """Return the content hash of each input file. Raises ``UserError`` if a file is missing or is not text."""
     look(paths)
     return content_hashes(paths)
 

@@ -15,7 +15,7 @@ from condensery.errors import close_to, shown
 from condensery.text import words
 
 AUTO, ANY, WORDS = "auto", "any", "words"  # guessed; no particular language; words only, without character bigrams
-SAMPLE, CHARACTERS = 1_000, 2_000  # a guess reads so many passages, and so many characters of each
+SAMPLE, CHARACTERS = 1_000, 2_000  # number of passages that a guess reads, and of characters of each
 SHARE = 0.1  # a script with at least this share of the letters decides the language
 DOTLESS = 0.01  # lowest share of the dotless i in a Turkish text; Turkish has 5 in 100, most languages none
 

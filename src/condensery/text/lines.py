@@ -1,4 +1,4 @@
-"""Read the lines of input files, plain or gzip, each with its place ``path:line``. Faulty lines are reported in one way."""
+"""Read the lines of input files, plain or gzip, each with its place ``path:line``. All faulty lines are reported alike."""
 
 import csv
 import json
@@ -231,7 +231,7 @@ def check_whole(text: str, what: str, place: str) -> bytes:
 
 
 def has_items_in_order(given: object) -> bool:
-    """Return whether a value that a program passes as a list can be read as one.
+    """Return whether a value that a program passes as a list can be read as a list.
 
     A set has no order, iterating over a table of pandas gives the names of its columns, and an array of no dimension, such
     as ``np.array("text")``, holds a single item.
@@ -244,8 +244,8 @@ def whole_texts(texts: Iterable[str], what: str) -> list[str]:
     """Return texts as a list. ``what``: the beginning of an error message, such as "search: query".
 
     Raises:
-        UserError: the texts are a single string or a table of pandas, or have no order, or one of them is not a string or
-            holds half a character.
+        UserError: the texts are a single string, a table of pandas or a set, or a text is not a string or holds half a
+            character.
     """
     if isinstance(texts, Mapping) or not has_items_in_order(texts):
         raise UserError(f"{what}: a list of strings is expected, not one {type(texts).__name__}")

@@ -138,14 +138,14 @@ def distinct(queries: Iterable[str]) -> list[str]:
     """Return the distinct queries that have a visible character, in order. Each run of white space becomes one space.
 
     Letters, numbers, punctuation and symbols are visible, because every tokenizer keeps them. U+FFFD, which replaces an
-    invalid byte, is not.
+    invalid byte, counts as invisible.
     """
     evened = (" ".join(query.split()) for query in queries)
     return list(dict.fromkeys(one for one in evened if any(category(c)[0] in "LNPS" and c != "\ufffd" for c in one)))
 
 
 def by_passage(pairs: Iterable[Pair], passages: int, scratch: Path) -> Iterator[list[str]]:
-    """Read all pairs, in any order. Yield the distinct queries (see ``distinct``) of each of ``passages`` passages by row.
+    """Read all pairs, in any order. Yield the distinct queries (see ``distinct``) of each passage, by row.
 
     The queries are stored in the file ``scratch``, which is removed at the end. Memory holds only the row of each query's
     passage.

@@ -47,7 +47,7 @@ class SameTexts:
     def of(cls, index: IdIndex) -> "SameTexts":
         """Find the repeating rows by the hashes of all texts.
 
-        A row may have several hashes. Two rows are the same if they share one hash.
+        A row may have several hashes. Two rows are the same if they share a hash.
         """
         equal = np.flatnonzero(index.hashes[1:] == index.hashes[:-1])
         one, other = index.rows[equal], index.rows[equal + 1]

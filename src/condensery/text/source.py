@@ -81,7 +81,7 @@ class DataConfig(Keys):
         return self.name
 
     def input_files(self) -> list[InputFile]:
-        """Return every file that ``read`` will open, in a fixed order; none for an input that is identified by name."""
+        """Return every file that ``read`` will open, in a fixed order; no file for an input that is identified by name."""
         return []
 
     def judged_splits(self) -> set[str] | None:

@@ -13,7 +13,7 @@ from condensery.errors import UserError
 from condensery.text.ids import SUFFIX, IdIndex, look_alike
 
 BATCH_ROWS = 4096
-BATCH_CHARACTERS = 8_000_000  # a batch of this size ends even with fewer rows, so that long documents fit into memory
+BATCH_CHARACTERS = 8_000_000  # a batch of this size ends even with few rows, so that long documents fit into memory
 
 Value = TypeVar("Value")
 

@@ -48,7 +48,7 @@ class IndexedWriter:
         self.characters += length
 
     def unlike(self, identifier: str, left_out: Iterable[str] = ()) -> str:
-        """Return a hint for an unknown id: an id of the table that looks like it, or what to do. The table must be closed.
+        """Return a hint for an unknown id: an id of the table that looks like it, or advice. The table must be closed.
 
         ``left_out``: further ids, of rows that were left out of the table.
         """
@@ -72,7 +72,7 @@ class IndexedWriter:
 
 @dataclass
 class _LeftOut:
-    """Judgements that are not read for one reason: the query id and the place of the first one, and their number."""
+    """Judgements that are not read for one reason: the query id and place of the first judgement, and their number."""
 
     query_id: str
     where: str
@@ -88,8 +88,8 @@ class CollectionWriter:
         source: the name of the whole input in error messages, such as its root or its packages.
         empty_passages: what to do with a passage that has neither text nor title: ``error`` raises, ``drop`` leaves out
             the passage and its judgements.
-        dev_queries: the number of train queries that become dev queries when there are train judgements and no dev
-            judgements. At most a tenth of the train queries is taken, chosen by the hash of the id.
+        dev_queries: the number of train queries that become dev queries when there are train judgements and no dev split. At
+            most a tenth of the train queries is taken, chosen by the hash of the id.
         unlabelled_queries: the number of remaining train queries whose judgements are removed. The queries stay in the
             collection. At most half of the train queries is taken, chosen by hash. The value ``unjudged`` instead
             keeps the queries that have no judgement in any split.
@@ -231,7 +231,7 @@ class CollectionWriter:
         self._judged.add(id_hash(query_id))
 
     def leave_out_judgement(self, split: str, query_id: str, where: str, known: bool = False) -> None:
-        """Count a judgement that is not read: the input has no such query or, if it is ``known``, no positive for it."""
+        """Count a judgement that is not read: the query is not in the input or, if ``known``, has no positive."""
         self.dropped["judgements_without_positive" if known else "judgements_of_unknown_queries"] += 1
         self._left_out.setdefault((split, known), _LeftOut(query_id, where)).number += 1
 

@@ -29,7 +29,7 @@ from condensery.system.files import atomic, read_json, write_json
 from condensery.system.progress import SILENT, ProgressTask, progress
 
 BLOCK = 65_536  # maximum number of vectors added per call
-SOME = 1_000  # vectors whose norms are checked
+SOME = 1_000  # number of vectors whose norms are checked
 EFFORT = {"nprobe": "nprobe", "ef_search": "efSearch"}  # config key -> FAISS's name; unknown settings are ignored
 
 
@@ -56,7 +56,7 @@ def build_approximate(
         sample: number of vectors that train the index, drawn with ``seed``; all vectors if there are fewer.
         seed: seed of the sample.
         threads: CPU threads of FAISS.
-        gpu: build the index on a GPU, if FAISS finds one, supports this kind of index there, and has enough memory.
+        gpu: build the index on a GPU, if FAISS finds one with enough memory and supports this kind of index on GPUs.
         on_disk: keep the inverted lists of an IVF index on disk, both while it is built and while it is searched (module
             ``on_disk``). An interrupted attempt is then continued.
         group: the processes that share the work if ``on_disk`` is set. Only the first process returns; the others raise
@@ -81,10 +81,10 @@ def build_approximate(
         return faiss.index_factory(exact.dim, factory, faiss.METRIC_INNER_PRODUCT)
 
     def changed(index: Any, change: Callable[[Any], None]) -> Any:
-        """Train a CPU index or add vectors to it, on the GPU or, if that is not possible, on the CPU. Return a CPU index."""
+        """Train a CPU index or add vectors to it, on the GPU if possible, otherwise on the CPU. Return a CPU index."""
         with said_by_faiss(factory):
             if gpu and faiss.get_num_gpus():
-                # RuntimeError is also raised for a wrong description, which the CPU then reports
+                # a wrong description also raises RuntimeError; the attempt on the CPU then reports it
                 with suppress(RuntimeError):
                     theirs = _on_gpu(index)
                     change(theirs)
@@ -149,8 +149,8 @@ def stand_ins(query: NDArray[np.float32], missed: NDArray[np.float32], others: N
     """Count the missed passages for which the search found another passage with an equal score, up to rounding.
 
     At the last rank, any passage with the same score is a correct result. Which scores are equal depends on the machine: a
-    float32 inner product of d numbers has an error of about ``sqrt(d) u`` times the product of the norms, where u is half of
-    float32's epsilon (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two scores count as
+    float32 inner product of d numbers has an error of about ``sqrt(d) u`` times the product of the norms (Higham and Mary, "A
+    new approach to probabilistic rounding error analysis", 2019). Here u is half of float32's epsilon. Two scores count as
     equal if their difference is less than the sum of their errors.
 
     Args:
@@ -202,7 +202,7 @@ class ApproximateIndex:
                 space.set_index_parameter(self.index, name, self.about[ours])
 
     def _copied(self) -> Any | None:
-        """Return a copy of the index on exact search's GPU; None if FAISS sees no GPU or cannot copy the index."""
+        """Return a copy of the index on the GPU of the exact search; None if FAISS sees no GPU or cannot copy the index."""
         if self.exact.device == "cpu" or not faiss.get_num_gpus() or (self.folder / LISTS).exists():
             return None
         with suppress(RuntimeError):

@@ -98,7 +98,7 @@ def index_texts(
     with _not_importing("jax"):
         import bm25s
 
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG when it is imported
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets its logger to DEBUG on import
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "terms.tmp"
     vocabulary, starts = _write_terms(texts, total, analyser, scratch)
@@ -119,7 +119,7 @@ def index_texts(
 def _not_importing(library: str) -> Iterator[None]:
     """Make ``import library`` fail, unless it is imported already.
 
-    bm25s imports JAX if it is installed, and JAX takes three quarters of the GPU's memory when it is first used.
+    bm25s imports JAX if JAX is installed, and JAX takes three quarters of the GPU's memory when it is first used.
     """
     if library in sys.modules:
         yield

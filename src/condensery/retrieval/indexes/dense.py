@@ -116,13 +116,13 @@ class DenseIndex:
     ) -> Ranking:
         """Return the k best passages for query vectors (n, d): scores and rows (n, k), as ``CollectionRetriever.search``.
 
-        ``rows``: the passages to search, a slice of whole shards; None = all. With windows, it must be None.
-        Raises ``UserError`` if a query vector or a passage vector is not finite.
+        ``rows``: the passages to search, a slice of whole shards; None = all. With windows, ``rows`` must be None. Raises
+        ``UserError`` if a query vector or a passage vector is not finite.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         check_finite(vectors, f"{self.folder}: the vector of query")
         most = k if self.starts is None else k * int(np.diff(self.starts).max(initial=1))
-        # room for the candidates of two blocks and their copies while they merge
+        # room for the candidates of two blocks, and for copies while they are merged
         group = max(1, self.memory // (2 * 8 * 6 * max(most, 1)))
         parts = []
         for first in range(0, len(vectors), group):
@@ -258,7 +258,7 @@ def faiss_search(queries: NDArray[np.float32], blocks: Blocks, k: int, threads: 
         scores, rows = faiss.knn(queries, passages, wanted, metric=faiss.METRIC_INNER_PRODUCT)
         keys = pack(scores, rows + first)
         if wanted > k:
-            # Of several passages tied at rank k, FAISS returns any. If rank k + 1 is tied, search the query again in torch.
+            # Of passages tied at rank k, FAISS returns any. If rank k + 1 has the same score, torch searches the query again.
             tied = np.flatnonzero(scores[:, k - 1] == scores[:, k])
             keys = keys[:, :k]
             if len(tied):

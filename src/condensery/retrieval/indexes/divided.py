@@ -28,7 +28,7 @@ PART = 2**20  # passages per part, rounded to whole shards of vectors
 def shared_search(about: dict[str, Any], queries: int) -> bool:
     """Return whether processes can share a search. The search must be exact, and have many queries or many passages.
 
-    ``about``: content of the index's ``index.json``. If passages have several windows, the search is shared only by queries.
+    ``about``: content of the index's ``index.json``. If passages have several windows, processes share only the queries.
     """
     return about.get("method") == "dense" and (queries > SHARD or ("windows" not in about and about["passages"] > PART))
 
@@ -45,7 +45,7 @@ def divide(
         retriever: retriever from ``open_index``.
         query_rows: int (n,), rows of the queries, ascending.
         k: number of passages per query.
-        path: file that the caller writes as soon as it has ranked all queries. If it exists, nothing is searched. The
+        path: file that the caller writes as soon as all queries are ranked. If this file exists, nothing is searched. The
             results are stored beside it, in ``path.with_suffix(".found")``, which the caller removes.
         label: label of the progress bar.
         group: the processes that share the parts.

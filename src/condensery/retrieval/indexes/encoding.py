@@ -101,7 +101,7 @@ class Encoding:
     Attributes:
         folder: folder of the index.
         shard_size: rows per shard.
-        budget: tokens per chunk, padding included.
+        budget: maximum number of tokens per chunk, padding included.
         dtype: data type of the stored vectors. Queries are stored as float32 if passages are int8 or binary.
         group: the processes that share the shards.
         label: label of the progress bar and beginning of error messages.

@@ -14,7 +14,7 @@ from condensery.errors import UserError, shown
 
 LARGEST = 4_194_304  # largest number in a description, because FAISS allocates that many IVF lists at once
 BITS = 16  # maximum bits per sub-quantiser, because FAISS allocates its 2**BITS centroids at once
-NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # bounds of a node's neighbours; with fewer, FAISS crashes or hangs
+NEIGHBOURS = {"HNSW": (2, 1024), "NSG": (8, 1024)}  # minimum, maximum neighbours; with fewer, FAISS crashes or hangs
 DIM = 960  # dimension for checks; divisible by most numbers of sub-quantisers
 BY_DIMENSION = re.compile(r"'[^']*\bd\w* % |ZnSphereSearch")  # in FAISS's message if another dimension may work
 OTHER_MEASURES = {  # FAISS's transforms that change the order of inner products
@@ -70,12 +70,12 @@ def check_values(factory: str) -> None:
 
 
 def measure(factory: str, index: Any, unit_length: bool = False) -> str | None:
-    """Describe the transform within an index that changes the order of inner products. Return None if there is none.
+    """Describe the transform within an index that changes the order of inner products; None if there is no such transform.
 
     Args:
         factory: the description, for error messages.
         index: the index that FAISS built from the description.
-        unit_length: all vectors have norm 1, so that normalisation does not change the order.
+        unit_length: whether all vectors have norm 1. Then normalisation does not change the order.
 
     Raises:
         UserError: the index ranks by another measure than the inner product, or requires ids.

@@ -42,7 +42,7 @@ Measure = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def min_max(ranking: Ranking) -> NDArray[np.float64]:
-    """Scale the scores (n, k) of each query to [0, 1]. They become 1 if all are equal; padding becomes 0."""
+    """Scale the scores (n, k) of each query to [0, 1]. If all scores are equal, they become 1. Padding becomes 0."""
     scores, retrieved = ranking[0].astype(np.float64), ranking[1] >= 0
     highest = np.where(retrieved, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
     lowest = np.where(retrieved, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
@@ -102,7 +102,7 @@ def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
 
 
 def weighted(candidates: Candidates, weights: Weights) -> NDArray[np.float32]:
-    """Return the weighted sum over retrievers of the values of each candidate (n, c)."""
+    """Return the weighted sum of each candidate's values over the retrievers, (n, c)."""
     # The summands are integer multiples of a power of two. Their sum is exact, so the order of retrievers changes no bit.
     unit = 2.0 ** (math.frexp(math.fsum(weights))[1] - 50)
     sums: NDArray[np.float64] = np.rint(weights[:, None, None] * (candidates.values / unit)).sum(axis=0) * unit
@@ -139,7 +139,7 @@ class FusedIndex:
 
     @property
     def recall(self) -> float | None:
-        """Lowest recall of the approximate members; None if there is no such member, or if none has searched yet."""
+        """Lowest recall of the approximate members; None without such members, and before the first search."""
         return min(self._of_members("recall"), default=None)
 
     @property
@@ -238,7 +238,7 @@ def measure_grid(
     Every member is searched only once.
 
     Args:
-        index: the fused index; its own weights are not used.
+        index: the fused index, whose weights are not used.
         query_rows: int64 (n,), row numbers of the queries.
         grid: (g, m), the weight vectors.
         measure: computes the metric of each query.

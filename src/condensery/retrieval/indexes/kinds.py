@@ -13,7 +13,7 @@ def register_index(method: str, opener: str) -> None:
         method: value of ``method`` in the ``index.json`` of such an index.
         opener: the function as ``module:function``, which is imported when an index is opened. It takes the folder, the
             collection, and the arguments ``threads``, ``memory`` and ``device`` of ``open_index``; it returns a
-            ``CollectionRetriever``. If it has a method ``search_texts``, new queries can be searched too (``ask``).
+            ``CollectionRetriever``. If this retriever has a method ``search_texts``, it can search new queries too (``ask``).
 
     Raises:
         ValueError: another kind has this name.

@@ -1,4 +1,4 @@
-"""Approximate indexes whose inverted lists lie on disk, so that neither building nor searching needs them in memory.
+"""Approximate indexes whose inverted lists lie on disk, so that neither building nor searching needs the lists in memory.
 
 An IVF index assigns each vector to one of its lists. The vectors are added in parts: each part is added to an index in
 memory, whose lists are then written. The lists of all parts are joined list by list, so that a list is read in one piece.
@@ -44,7 +44,7 @@ def build_on_disk(
         filled: adds the vectors of some rows to a trained index and returns it. It advances the progress bar.
         group: the processes that share the parts.
         label: label of the progress bar.
-        memory: maximum memory of a part in bytes. FAISS reserves twice the size of its lists, and a copy is written.
+        memory: maximum memory of a part in bytes. FAISS reserves twice the size of the part's lists. A copy is written.
     """
     parts = folder / PARTS
 

@@ -99,7 +99,7 @@ def search_of_texts(retriever: Any, encoder_of: Callable[[Path], Encode]) -> Sea
     - A dense retriever (``search_vectors``) searches with the encoded strings.
 
     Args:
-        retriever: any retriever from ``open_index``, except the rankings of some queries.
+        retriever: any retriever from ``open_index`` that does not hold the rankings of some queries.
         encoder_of: returns the query encoder that belongs to a folder of passage vectors. It is called immediately, not at
             the first search.
 

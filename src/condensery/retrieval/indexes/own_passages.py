@@ -79,7 +79,7 @@ class WithoutOwn:
         return k if (own < 0).all() else min(k + 1, len(self))
 
     def search(self, query_rows: NDArray[np.integer], k: int, progress: ProgressTask = SILENT) -> Ranking:
-        """Return the k best passages of each query, without its own passage, as ``CollectionRetriever.search``."""
+        """Return the k best passages of each query, without the query's own passage, as ``CollectionRetriever.search``."""
         own = self.own(query_rows)
         if (own < 0).all():
             return self.retriever.search(query_rows, k, progress)

@@ -1,7 +1,7 @@
 """Quantise vectors to 8 bits (int8, 256 levels) or 1 bit (binary, 2 levels) per dimension, and measure the loss.
 
-The levels of each dimension are fitted to a sample of the collection's own passages, because the scale of some dimensions is
-ten times the scale of others. A search decodes the codes to their levels and does not quantise queries. Rankings, windows and
+The levels of each dimension are fitted to a sample of the collection's passages, because the scale of some dimensions is ten
+times the scale of others. A search decodes the codes to their levels and does not quantise queries. Rankings, windows and
 fusion therefore work as in ``DenseIndex``. This is an asymmetric distance (Jégou et al. 2011, "Product quantization for
 nearest neighbor search", section III). With one bit, it differs from the Hamming distance, which also quantises queries.
 
@@ -107,14 +107,14 @@ class Quantising:
 
 
 def described(dtype: str, vectors: int, quantiser: Quantiser, shares: Mapping[str, float], compared: str) -> str:
-    """Return the line about the size of the quantised vectors and their recall relative to float32.
+    """Return the text that states the size of the quantised vectors and their recall relative to float32.
 
     Args:
         dtype: int8 or binary.
         vectors: number of vectors.
         quantiser: encodes a vector as a code.
         shares: ``recall_10`` and ``recall_100``.
-        compared: the queries that were searched before and after quantisation, in words.
+        compared: description of the queries that were searched before and after quantisation.
     """
     kept, whole = as_bytes(vectors * quantiser.width), as_bytes(4 * vectors * quantiser.dim)
     found = ", ".join(f"{100 * shares[f'recall_{depth}']:.1f} % of the {depth} best" for depth in DEPTHS)
@@ -126,8 +126,8 @@ def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]
     """Quantise vectors (m, d) in memory to ``dtype``, int8 or binary.
 
     Returns:
-        the codes, and the line from ``described`` about their size and recall. For the recall, up to 500 of the vectors
-        are searched for, as queries.
+        the codes, and the text from ``described`` about their size and recall. For the recall, up to 500 of the vectors serve
+        as queries.
     """
     drawn = sample_of(len(vectors), SAMPLE)
     quantiser = Quantiser.fitted(vectors[drawn], QUANTISED[dtype])
@@ -140,7 +140,7 @@ def quantised(vectors: NDArray[np.float32], dtype: Dtype) -> tuple[Decoded, str]
 def share_found(exact: NDArray[np.int64], found: NDArray[np.int64], own: NDArray[np.int64], depth: int) -> float:
     """Return the share of the ``depth`` best rows of ``exact`` (n, k) that are among the ``depth`` best of ``found`` (n, k).
 
-    The row ``own`` (n,) of each query and padding (-1) are removed from both first.
+    Before that, the row ``own`` (n,) of each query and padding (-1) are removed from both.
     """
     wanted = hits = 0
     for best, others, itself in zip(exact, found, own, strict=True):

@@ -66,7 +66,7 @@ class Quantiser:
         return -(-self.dim * self.bits // 8)
 
     def codes(self, vectors: NDArray[np.floating]) -> NDArray[Any]:
-        """Return the codes of vectors (m, d): int8 (m, d), or packed bits, uint8 (m, d / 8).
+        """Return the codes of vectors (m, d): int8 (m, d), or packed bits, uint8 (m, d / 8, rounded up).
 
         A value outside the range of the levels gets the nearest level.
         """
@@ -88,7 +88,7 @@ class Quantiser:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the levels that ``save`` wrote. Raises ``UserError`` if the file is missing or has another content."""
+        """Read the levels that ``save`` wrote. Raises ``UserError`` if the file is missing or has other content."""
         stored = load_arrays(folder / FILE)
         try:
             return cls(int(stored["bits"]), stored["offset"], stored["step"], stored["threshold"])

@@ -68,7 +68,7 @@ def write_reranked(
 ) -> dict[str, Any]:
     """Write queries.npy and index.json into ``folder``, which already holds candidates.npy and scores.npy.
 
-    ``method``: rerank, or run for the rankings of a run file. Returns the content of ``index.json``.
+    ``method``: ``rerank``, or ``run`` for the rankings of a run file. Returns the content of ``index.json``.
     """
     save_array(folder / "queries.npy", query_rows)
     about = {"method": method, "passages": len(collection.passages), "split": split}

@@ -74,7 +74,7 @@ class Analyser:
 
     @classmethod
     def of(cls, texts: Sequence[str], stopwords: str, stemmer: str, language: str, who: str, key: str) -> Self:
-        """Return the analyser for some passages. ``auto`` is the stemmer's language, or without rules for it a guess.
+        """Return the analyser for some passages. ``auto``: the stemmer's language if it has rules, otherwise a guess.
 
         Args:
             texts: the passages, from which ``text.languages.guess`` guesses the language.

@@ -178,14 +178,14 @@ class Searcher(ABC):
 
 
 class SearcherIndex:
-    """Wraps a searcher as a ``CollectionRetriever``, whose queries are row numbers of the strings ``queries``."""
+    """Wraps a searcher as a ``CollectionRetriever``, which takes row numbers of the strings ``queries``."""
 
     def __init__(self, searcher: Searcher, queries: Sequence[str]) -> None:
         self.searcher, self.queries = searcher, queries
 
     @classmethod
     def of(cls, searcher: Searcher | type[Searcher], collection: Collection) -> Self:
-        """Build the object for a collection: index its passages with a copy of the searcher, or with a new instance."""
+        """Index a collection's passages with a copy of the searcher or, for a class, with a new instance; wrap the result."""
         columns = (collection.passages.column(name) for name in ("id", "title", "text"))
         passages = {name: {"title": title, "text": text} for name, title, text in zip(*columns, strict=True)}
         own = searcher() if isinstance(searcher, type) else copy(searcher)
@@ -216,7 +216,7 @@ class SearcherIndex:
 
 
 def titled(texts: Iterable[str], titles: Iterable[str] | None) -> tuple[list[str], list[str]]:
-    """Return titles and texts as lists of one length. Without titles, each title is empty. Raises as ``whole_texts`` does."""
+    """Return equally long lists of titles and texts. Without titles, each title is empty. Raises as ``whole_texts`` does."""
     found = whole_texts(texts, "encode: text")
     named = [""] * len(found) if titles is None else whole_texts(titles, "encode: title")
     if len(named) != len(found):

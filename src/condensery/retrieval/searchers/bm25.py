@@ -52,14 +52,14 @@ class BM25(Searcher):
         self._average: float | None = None  # mean number of terms of the indexed passages, computed on first use
 
     def identity(self) -> str:
-        """Return the settings as a string. The results depend only on them and on the passages."""
+        """Return the settings as a string. The results depend only on the settings and the passages."""
         return f"bm25 {(*self._settings, self._language)}"
 
     def encode_queries(self, texts: Sequence[str]) -> list[SparseVector]:
         """Return queries as sparse vectors for a vector store: term number -> frequency of the term in the query.
 
         To reproduce the scores of this class, the store multiplies these vectors with the vectors of ``encode_passages`` and
-        with the idf of its own passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
+        with the idf of the store's passages, ln(1 + (N - n + 0.5) / (n + 0.5)). Qdrant does so with the modifier ``idf``. The
         module ``condensery.retrieval.searchers.sparse_vectors`` explains the factors and the term numbers.
 
         Raises:

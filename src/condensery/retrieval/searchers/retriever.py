@@ -65,27 +65,27 @@ class Retriever(Searcher):
     Args:
         source: folder or hub name of a model saved by this project or by sentence-transformers, or of any encoder of the
             BERT family. It may also be a ``BiEncoder``, or a module that trains one, whose weights the retriever then shares.
-        query_length: maximum query length in tokens, [CLS] and [SEP] included; None = the length stored in the folder. If
-            the folder stores none, it is the encoder's maximum input length, at most 512.
+        query_length: maximum query length in tokens, [CLS] and [SEP] included; None = the length stored in the folder. If the
+            folder stores none, the encoder's maximum input length is used, at most 512.
         passage_length: maximum passage length in tokens; None = the same rule as for ``query_length``.
         tokenizer: folder or hub name; None = the tokenizer of ``source``.
         device: "cpu", "cuda", ...; None = the GPU if there is one.
-        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that
-            replace the values stored with ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains them.
+        vectors: values of ``pooling``, ``normalise``, ``truncate_dim``, ``query_prefix`` and ``passage_prefix`` that replace
+            the values stored with ``source``, if ``source`` is a folder or a name. ``VectorSettings`` explains these values.
         windows: maximum number of windows that are indexed per passage. Each window has ``passage_length`` tokens, and begins
             with the title. A passage is ranked by its best window. 1 = longer passages are truncated.
         dtype: how the vectors of passages are kept: float32, int8 (a quarter of the memory) or binary (a 32nd), as in the
             stage ``encode``. For int8 and binary, ``index`` prints their size and their recall.
-        precision: "fp32", or mixed precision in "bf16" or "fp16"; "auto" = what ``trainer.precision=auto`` is in a recipe:
-            bf16 on GPUs and processors that are fast at it, and fp32 otherwise. docs/measured.md ("Encoding") compares
-            rankings in bf16 and fp32.
+        precision: "fp32", or mixed precision in "bf16" or "fp16"; "auto" = bf16 on GPUs and processors that are fast in bf16,
+            otherwise fp32, as with ``trainer.precision=auto`` in a recipe. docs/measured.md ("Encoding") compares rankings in
+            bf16 and fp32.
 
     Attributes:
         precision: the precision that is used, never "auto".
 
     Raises:
-        UserError: the model or tokenizer cannot be loaded, or its sentence-transformers modules are not supported here,
-            a length exceeds the model's positions, or the device does not support the precision.
+        UserError: the model or tokenizer cannot be loaded, the model has unsupported sentence-transformers modules, a length
+            exceeds the model's positions, or the device does not support the precision.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Retriever(Searcher):
         return self._encode(rows_of, PASSAGE, [text for _, text in pairs])
 
     def identity(self) -> str:
-        """Return a string with a hash of weights and tokenizer, the lengths, the settings, and the precision if not fp32.
+        """Return a string with a hash of weights and tokenizer, the lengths, the settings, and a precision other than fp32.
 
         The results depend only on these and on the passages.
         """

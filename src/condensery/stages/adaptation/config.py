@@ -33,7 +33,7 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     """stages with cross-encoders, whose mean score replaces the teacher's score of each ranked passage (GPL: Wang et al.
     2022)"""
     queries: Annotated[str, Input("queries")] = "queries"
-    """the stage with queries made from the text; queries of about 500 passages (10 to 30 %) are reserved for keep_best"""
+    """the stage with queries made from text; queries of about 500 passages (10 to 30 % of all) are reserved for keep_best"""
     number: Count = 4096
     """maximum number of training queries; the teacher searches for each query once"""
     depth: Count = 100
@@ -49,19 +49,19 @@ class DistilRankingConfig(CollectionConfig, OptimisedStageConfig):
     chunk_tokens: Count | Literal["auto"] = 4096
     """padded tokens in memory at once; a larger batch is processed in chunks"""
     steps: Count | None = 100
-    """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
-    other two to null"""
+    """optimisation steps (a few minutes on a CPU); set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other
+    two to null"""
     learning_rate: Positive = 5e-5
     """peak learning rate of AdamW"""
     train_unmeasured: Annotated[bool, Later()] = False
     """train even if dev queries and queries of held-out passages are too few for ``keep_best`` to measure a gain"""
 
     def lengths(self) -> dict[str, int]:
-        """Return no lengths. None can be too long, because a lower maximum of the retriever applies instead."""
+        """Return no lengths. No length can be too long, because a lower maximum of the retriever applies instead."""
         return {}
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: the teacher ranks, cross-encoders read the ranked passages, and steps encode only queries."""
+        """Estimate the work: the teacher ranks, cross-encoders read the ranked passages, and a step encodes only queries."""
         sizes = replace(known(read, "teacher", "student"), same_passages=True)
         if sizes.encoder is None:
             return Work(sizes)
@@ -92,7 +92,7 @@ class SampleConfig(CollectionConfig):
     by: Literal["dev", "queries"] | None = None
     """dev: only dev queries; queries: only queries of the stage in ``queries``; null: both kinds, if both exist"""
     bm25_weight: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """weight of BM25 in the fusion with each retriever before it is measured; 0: the retriever alone"""
+    """weight of BM25 in its fusion with each measured retriever; 0: the retriever alone"""
     number: Count = 1000
     """maximum number of queries of each kind"""
     passages: CountOrZero = 500
@@ -135,7 +135,7 @@ class KeepBestConfig(SampleConfig):
     shares: Annotated[list[Share], Field(min_length=1)] = [0.25, 0.5, 0.75, 1.0]
     """interpolation shares of the trained weights that are tried; the remaining share is the initial encoder's"""
     level: PositiveShare = 0.05
-    """keep the best candidate only if its gain has a p-value below this (randomisation test) and its dev metric is no lower;
+    """keep the best candidate if its gain has a p-value below this (randomisation test) and it is not worse on dev queries;
     1: no test"""
     add_left_out_queries: Annotated[bool, Later()] = False
     """if there are fewer dev queries than ``number``, also measure on the training queries that ``leave_out_dev_passages``

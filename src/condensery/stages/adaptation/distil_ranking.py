@@ -75,7 +75,7 @@ def _ranked(
 ) -> Ranking:
     """Return the teacher's ranking for queries (n,): scores and passages (n, depth), saved in the stage's folder.
 
-    If the config names cross-encoders, their scores replace the teacher's scores, and the passages are ordered by them.
+    If the config names cross-encoders, their scores replace the teacher's scores and order the passages.
     """
     files = [context.folder / f"teacher-{name}.npy" for name in ("scores", "passages")]
     if not all(file.exists() for file in files):

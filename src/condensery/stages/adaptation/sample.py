@@ -39,7 +39,7 @@ class Judge:
         folder: folder of ``start``.
         samples: the samples, by the name of their queries.
         encode: function that takes a retriever and returns the function that encodes chunks with it.
-        weight: weight of BM25 in the fusion with each retriever before it is measured; 0 = the retriever alone.
+        weight: weight of BM25 in its fusion with each measured retriever; 0 = the retriever alone.
 
     Attributes:
         by: the names of the samples, joined by "and".
@@ -65,7 +65,7 @@ class Judge:
     def reciprocal_ranks(self, model: BiEncoder, bm25_weight: float | None = None) -> list[np.ndarray] | None:
         """Return the reciprocal ranks (q,) of each sample's queries, or None if any vector is not finite.
 
-        ``bm25_weight`` replaces the judge's own weight, if the judge fuses BM25; 1 = BM25 alone.
+        ``bm25_weight`` replaces ``weight`` if the judge fuses BM25; 1 = BM25 alone.
         """
         weight = self.weight if bm25_weight is None else bm25_weight
         encode, found = self.encode(model), []

@@ -50,7 +50,7 @@ class CorpusConfig(StageConfig):
     def _sizes(self) -> CollectionSizes:
         """Return the sizes of the input after some training queries have been set aside.
 
-        If there is no dev split, some training queries become one. Others lose their judgements (``unlabelled_queries``).
+        Some training queries replace a missing dev split. Others lose their judgements (``unlabelled_queries``).
         """
         sizes, aside = self.data.sizes(), self.data.unlabelled_queries
         train, unjudged = sizes.queries.get("train"), sizes.unjudged

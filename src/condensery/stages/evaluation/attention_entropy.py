@@ -22,7 +22,7 @@ from condensery.tokens.vocabulary import Vocabulary
 
 
 def attention_entropy(config: AttentionEntropyConfig, context: Context) -> dict[str, Any]:
-    """Write entropy.json: for each encoder, the mean and standard deviation over the texts by layer, in nats.
+    """Write entropy.json: for each encoder, the entropy's mean and standard deviation over the texts, by layer, in nats.
 
     An encoder's name is ``kind/id`` of its artifact, or ``backbone``. The file also has the entropy of uniform attention.
 

@@ -23,7 +23,7 @@ from condensery.text.table import TextTable
 
 
 def audit_pairs(config: AuditPairsConfig, context: Context) -> dict[str, Any]:
-    """Write the sheets sheet-1.csv ..., their key pairs.jsonl, and the results audit.json and audit.md.
+    """Write the sheets sheet-1.csv ..., the key to the sheets (pairs.jsonl), and the results audit.json and audit.md.
 
     Returns:
         the share of pairs that annotators judged high, by kind; None if the sheets are not filled in yet.

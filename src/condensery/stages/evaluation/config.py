@@ -37,7 +37,7 @@ class AttentionEntropyConfig(StageConfig):
     tokens: Annotated[str, Input("tokens")] = "tokens"
     """the stage with the token ids of the collection"""
     texts: Literal["passages", "documents"] = "passages"
-    """sampled texts: passages or whole documents, both from the separate documents if the collection has them"""
+    """sampled texts: passages or whole documents, both from the separate documents if there are any"""
     number: Count = 1000
     """number of sampled texts; fewer if the collection has fewer"""
     length: RowLength = 128

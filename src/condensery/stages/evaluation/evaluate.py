@@ -88,7 +88,7 @@ def _sampled(
 
 
 def _too_shallow(config: EvaluateConfig, context: Context, passages: int) -> dict[str, list[str]]:
-    """Return the ``warnings`` of a manifest if stored rankings have fewer passages of a query than a metric counts."""
+    """Return the ``warnings`` of a manifest if stored rankings have fewer passages per query than a metric counts."""
     about = read_json(context.input("index") / "index.json")
     depth = about["depth"] if about["method"] in STORED else passages
     if deeper := [name for name in config.metrics if min(split_metric(name)[1] or 0, passages) > depth]:

@@ -25,7 +25,7 @@ class AdaptiveConfig(StageConfig):
     """
 
     similarity: Literal["bm25", "encoder", "bm25_then_encoder"] = "bm25_then_encoder"
-    """similarity that measures hardness: bm25; encoder: as it is at the start of each epoch; bm25_then_encoder: BM25 in the
+    """similarity that measures hardness: bm25; encoder, as trained at the start of each epoch; bm25_then_encoder: BM25 in the
     first epoch, then the encoder"""
     neighbours: Count = 100
     """number of nearest passages per query, and of nearest queries per passage, whose similarity is computed; all other
@@ -85,8 +85,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     For each query a step reads one positive and ``negatives_per_query`` hard negatives.
 
     With ``passages`` the passage vectors come from an index, so a hard negative costs only one inner product. ``init`` must
-    then be the retriever of that index, or a query tower that was trained from it. Without ``text_queries`` most passages
-    are never a positive, so training teaches the query tower to rank them low.
+    then be the retriever of that index, or a query tower that was trained from this retriever. Without ``text_queries`` most
+    passages are never a positive, so training teaches the query tower to rank such passages low.
     """
 
     data_checks = {**QueriesConfig.data_checks, "text_queries": ["same_passages"]}
@@ -118,8 +118,8 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """maximum tokens of a passage; null: as many as the retriever in ``init`` reads; with ``passages``, the length of that
     index is used instead"""
     mask_known_positives: bool = True
-    """true: a query's other relevant passages in the batch (by judgement or identical text) are no negatives; false: they
-    are, as in the papers' code"""
+    """true: a query's other relevant passages in the batch (by judgement or identical text) are no negatives; false:
+    negatives, as in the papers' code"""
     temperature: Positive = 1.0
     """temperature of the loss, which divides the inner products"""
     loss: str | dict[str, Any] = "info_nce"
@@ -128,7 +128,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     batching: Literal["random", "sequential", "adaptive"] = "random"
     """which queries form a batch: random, sequential (in file order) or adaptive (hard to distinguish, Zhao et al.)"""
     adaptive: AdaptiveConfig = AdaptiveConfig()
-    """settings of ``batching``: adaptive"""
+    """settings of ``batching: adaptive``"""
     batch_size: Count = 8
     """queries per step"""
     epochs: Positive | None = 3
@@ -137,7 +137,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
     """peak learning rate of AdamW"""
 
     def lengths(self) -> dict[str, int]:
-        """Return the lengths that are set; none if passages are frozen, because the retriever's own lengths are then used."""
+        """Return the lengths that are set; no length with frozen passages, because the retriever's lengths are then used."""
         given = {key: tokens for key, tokens in super().lengths().items() if tokens is not None}
         return given if self.passages is None else {}
 
@@ -163,7 +163,7 @@ class FinetuneConfig(QueriesConfig, ValidatedConfig, EncoderStageConfig):
         return super().by_content() | unused | (set() if watched else {"validation_candidates"})
 
     def identity(self) -> list[str]:
-        """Also return the content hash of the file that defines the loss of a plugin, and how ``text_queries`` are used."""
+        """Also return the content hash of the file that defines a plugin's loss, and how ``text_queries`` are used."""
         same = ["text_queries with the same text share their positives"] if self.text_queries else []
         return [*super().identity(), *plugin_code(makers_of(self.loss)), *same]
 

@@ -34,7 +34,7 @@ class QuerySubset(Protocol):
 
 
 def training_queries(config: QueriesConfig, context: Context, collection: Collection) -> TrainingQueries:
-    """Return the training queries with their positives and negatives. Print a note if they are fewer than a batch.
+    """Return the training queries with their positives and negatives. Print a note if they fill no batch.
 
     The queries are the judged queries of a split (or a subset of them) and the queries of ``labels``. A passage is also a
     positive if an annotator found it relevant. The artifacts of ``negatives`` hold these judgements.
@@ -97,7 +97,7 @@ def check_enough_passages(
 
 
 def with_teacher(training: TrainingQueries, context: Context) -> TrainingQueries:
-    """Return the training queries with the scores of the stages ``teacher``, and print how many passages have a score.
+    """Return the training queries with the scores of the stages in ``teacher``, and print how many passages have a score.
 
     Raises:
         UserError: no passage has a score.

@@ -49,7 +49,7 @@ def ann_index(config: AnnIndexConfig, context: Context) -> dict[str, Any]:
 
 
 def _recall(config: AnnIndexConfig, index: ApproximateIndex, label: str) -> dict[str, float]:
-    """Compare with exact search on some queries (on passages if there are none). Print the recall and return it."""
+    """Compare with exact search on some queries, or on passages if there are no queries. Print and return the recall."""
     stored = load_array(index.exact.folder / "queries.npy", mapped=True)
     rows = np.sort(generator(config.seed, "compared").permutation(len(stored) or len(index))[: config.compared])
     asked = stored[rows].astype(np.float32) if len(stored) else index.exact.passage_vectors(rows)

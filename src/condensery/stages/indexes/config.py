@@ -42,7 +42,7 @@ class EncodeConfig(StageConfig):
     shard_size: Annotated[Count, Operational()] = 20000
     """passages per shard file; devices divide the shards among themselves, and a restart keeps complete shards"""
     windows: Count = 1
-    """maximum number of windows of a long passage that are encoded; its best window's score is the passage's score"""
+    """maximum number of windows of a long passage that are encoded; the best window's score is the passage's score"""
     query_splits: Annotated[Annotated[list[Split], Field(min_length=1)] | None, Later()] = None
     """splits whose queries are encoded, such as [dev, test]; other queries cannot be searched for; null: all"""
 

@@ -179,7 +179,7 @@ class ReadNegativesConfig(RelabelConfig):
         return content_hashes([named.look()]) + chosen + super().identity()
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a split that the collection lacks, or that neither the config nor the collection gives negatives."""
+        """Report a split that the collection lacks, or negatives that neither the config nor the collection gives."""
         data = getattr(inputs["corpus"][0], "data", None)
         if self.file is None and data is not None and not data.gives_negatives():
             return "file", f"needs a file of negatives; the files of the collection {data.name} give no negatives"
@@ -208,8 +208,8 @@ class DenoiseConfig(ScoringStageConfig):
 class AuditNegativesConfig(StageConfig):
     """List suspected false negatives on a sheet, for a person to judge.
 
-    Suspects are each query's negatives with the highest scores. The scores are those of ``scorer`` or, if it is null, of the
-    mining retriever. If ``scorer`` is null and mining excluded candidates by their scores, those candidates are the suspects
+    Suspects are each query's negatives with the highest scores by ``scorer`` or, if ``scorer`` is null, by the mining
+    retriever. If ``scorer`` is null and mining excluded candidates by their scores, these candidates are the suspects
     instead.
     """
 
@@ -218,8 +218,8 @@ class AuditNegativesConfig(StageConfig):
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     scorer: Annotated[str | None, Input("index")] = None
-    """the stage with an index or an encoder that ranks suspects; null: candidates that mining excluded, or scores of the
-    mining retriever"""
+    """the stage with an index or an encoder that ranks suspects; null: the mining retriever, unless mining excluded
+    candidates, which are then the suspects"""
     depth: Count = 3
     """maximum number of suspects per query"""
     rows: Count = 500

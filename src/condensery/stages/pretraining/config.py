@@ -174,7 +174,7 @@ class DecoderConfig(StageConfig):
     decoder_layers: Count = 2
     """Transformer layers of the decoder"""
     decoder_init: Literal["random", "last"] = "random"
-    """initial weights of the decoder: random, or last: copied from the backbone's last layers"""
+    """initial weights of the decoder: random, or copied from the backbone's last layers (last)"""
     length: RowLength = 144
     """maximum tokens of a span, including [CLS] and [SEP]"""
     short_probability: Share = 0.0
@@ -237,7 +237,7 @@ class PretrainCoCondenserConfig(PairConfig, HeadConfig, MaskingConfig, Validated
     contrast_weight: Weight = 1.0
     """weight of the contrastive loss relative to MLM"""
     batch_size: Count = 2000
-    """documents per step, or passages with ``queries``; each gives two texts"""
+    """documents (with ``queries``: passages) per step; each gives two texts"""
 
     def objective(self) -> dict[str, Any]:
         """Return keyword arguments of ``Step``: the arguments for the Condenser head, and ``contrast``."""
@@ -259,7 +259,7 @@ class PretrainCotmaeConfig(DecoderConfig, PairConfig, MaskingConfig, ValidatedCo
     decoder_mask_rate: PositiveShare = 0.45
     """share of the context's tokens that are masked for a masked decoder, which predicts these tokens"""
     batch_size: Count = 8192
-    """pairs per step; with both directions 16,384 texts"""
+    """pairs per step; 8,192 pairs are 16,384 texts with ``both_directions``"""
     steps: Count | None = 50000
     """optimisation steps; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other two to null"""
     epochs: Positive | None = None
@@ -314,7 +314,7 @@ class PretrainIctConfig(SpanConfig, ValidatedConfig, EncoderStageConfig):
         return {"contrast": True}
 
     def texts(self, read: Read) -> Texts:
-        """Return the sizes of the pairs: a span and one of its sentences, which is about a fifth as long."""
+        """Return the sizes of the pairs. A pair is a span and one of its sentences, about a fifth of the span's length."""
         items, _, tokens = super().texts(read)
         return Texts(items, 2, product(0.6, tokens))
 
@@ -336,10 +336,10 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     mask_rate: Annotated[PositiveShare, Later()] = 0.15
     """share of the tokens that are masked and predicted, with ``mlm_weight``"""
     batch_size: Count = 64
-    """documents per step, or passages with ``queries``; each gives two texts"""
+    """documents (with ``queries``: passages) per step; each gives two texts"""
     steps: Count | None = 150
-    """optimisation steps, a few minutes on a CPU; set exactly one of ``steps``, ``epochs`` and ``token_budget``, the
-    other two to null"""
+    """optimisation steps (a few minutes on a CPU); set exactly one of ``steps``, ``epochs`` and ``token_budget``, the other
+    two to null"""
     epochs: Positive | None = None
     """passes over the collection"""
     learning_rate: Positive = 2e-5

@@ -31,7 +31,7 @@ def write_queries(
     Training leaves such passages out.
 
     Args:
-        pairs: (passage row, query) in any order.
+        pairs: pairs (passage row, query), in any order.
         context: context of a stage whose config is a ``QueryStageConfig``.
         missing: advice for the error message about a passage without a query; None = such passages are allowed.
         none: function that returns the text of the error message if no passage has a query: the reason, and the remedy. It

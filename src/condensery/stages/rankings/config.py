@@ -32,7 +32,7 @@ class RerankConfig(ScoringStageConfig, OneSplitConfig):
     split: Annotated[Split, FromRecipe("table.split")]
     """the split whose queries are reranked; other queries cannot be searched for"""
     depth: Count = 100
-    """passages reranked for each query; only these are returned, so metrics with a cutoff above ``depth`` do not rise"""
+    """passages reranked for each query; only these are returned, so a cutoff above ``depth`` does not raise a metric"""
 
     def work(self, read: Read) -> Work:
         """Estimate the work: the ``depth`` best passages of each query are retrieved, and every cross-encoder reads them."""
@@ -99,10 +99,10 @@ class FuseConfig(StageConfig):
     rank_constant: Weight = 60
     """constant of reciprocal_rank; the larger it is, the less the first ranks dominate"""
     weights: list[Weight] | None = None
-    """one weight for each retriever; null: weights that maximise ``metric`` on ``split``, or equal weights if ``split`` has
-    no queries; 1 with reciprocal_rank"""
+    """one weight for each retriever; null: weights that maximise ``metric`` on ``split`` (equal weights if ``split`` has no
+    queries), or 1 with reciprocal_rank"""
     otherwise: list[Weight] | None = None
-    """weights that are used if ``weights`` is null and ``split`` has fewer than ``least_queries`` queries; null: equal"""
+    """weights used if ``weights`` is null and ``split`` has fewer than ``least_queries`` queries; null: equal weights"""
     least_queries: Count = 1
     """minimum number of queries of ``split`` for choosing weights"""
     split: Split = "dev"
@@ -165,7 +165,7 @@ class FuseConfig(StageConfig):
         return self.method == "weighted" and self.weights is None
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report that weights cannot be chosen if a retriever ranks another split or the metric is unmeasurable."""
+        """Report a retriever that ranks another split, or an unmeasurable metric, if weights are to be chosen."""
         if not self.chooses:
             return None
         advice = f", so weights cannot be chosen on {self.split}; set weights, one for each retriever"

@@ -71,7 +71,7 @@ def _named(weights: np.ndarray, config: FuseConfig) -> str:
 
 
 def _measure(config: FuseConfig, collection: Collection) -> Measure:
-    """Return the function that computes the metric from the ranked passages of queries, in ascending order of query rows."""
+    """Return the function that computes the metric of queries, whose rows are ascending, from their ranked passages."""
     metric = config.metric
 
     def by_answers(rows: np.ndarray, passages: np.ndarray) -> np.ndarray:

@@ -54,8 +54,8 @@ class ScorePairsConfig(ScoringStageConfig):
     """Score the passages of training queries as a teacher, for the losses ``margin_mse`` and ``kl`` of finetune.
 
     The scored passages are the positives of each query and its best negatives from each stage of ``negatives``. A pair's
-    score is the weighted mean over all ``cross_encoders`` and ``retrievers``. With a ``file`` of pairs and their scores,
-    none of these keys is set.
+    score is the weighted mean over all ``cross_encoders`` and ``retrievers``. If ``file`` gives scored pairs, none of these
+    keys is set.
     """
 
     data_checks = {"corpus": ["judged"]}
@@ -112,7 +112,7 @@ class ScorePairsConfig(ScoringStageConfig):
         return content_hashes([named.look()])
 
     def work(self, read: Read) -> Work:
-        """Estimate the work: each cross-encoder reads every pair, or each retriever searches for all queries.
+        """Estimate the work: each cross-encoder reads every pair or, without cross-encoders, each retriever searches.
 
         A pair takes eight bytes in the arrays and about twenty in pair_scores.jsonl.
         """
@@ -164,7 +164,7 @@ class PseudoLabelConfig(ScoringStageConfig):
         return self
 
     def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Return the field and the message of an error in the inputs; None if there is no error.
+        """Return the field and the message of an error in the inputs; None = no error.
 
         There are three errors: a cross-encoder's scores are not probabilities; every query of the collection is judged; the
         retriever has not encoded the unjudged queries.
@@ -177,7 +177,7 @@ class PseudoLabelConfig(ScoringStageConfig):
 
 
 def no_probability(inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-    """Return the field and the error message if a cross-encoder's scores are not probabilities, otherwise None."""
+    """Return the field and the error message for a cross-encoder whose scores are not probabilities; None = no error."""
     if all(getattr(config, "loss", "pointwise") == "pointwise" for config in inputs["cross_encoders"]):
         return None
     return "cross_encoders", (

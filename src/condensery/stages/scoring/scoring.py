@@ -116,6 +116,6 @@ class CrossEncoderScorer:
         self.logits = logits(cross_encoders(config, context, collection), config.chunk_tokens, context.stage_name)
 
     def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
-        """Return probabilities (n, k), from 0 to 1, for passages (n, k) of queries (n,); NaN where a passage row is -1."""
+        """Return probabilities (n, k), from 0 to 1, for passages (n, k) of queries (n,); NaN for padding (row -1)."""
         chances = probabilities(self.logits(query_rows, passage_rows, SILENT))
         return np.where(passage_rows < 0, np.float32(np.nan), chances)

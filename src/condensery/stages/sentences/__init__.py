@@ -1,1 +1,1 @@
-"""Stages for sentence tasks: their examples, and training on them."""
+"""Stages that make the examples of sentence tasks, or train on these examples."""

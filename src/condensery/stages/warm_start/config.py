@@ -100,7 +100,7 @@ class WarmStartConfig(StageConfig):
 
 
 def other_dimensions(name: str | None, configs: Sequence[StageConfig], hidden: int) -> tuple[str, str] | None:
-    """Return the error if token vectors do not have ``hidden`` dimensions, otherwise None.
+    """Return the error about token vectors that do not have ``hidden`` dimensions; None = no error.
 
     Args:
         name: name of the stage in the field ``vectors``.

@@ -29,7 +29,7 @@ def register_format(source: type[DataConfig], read: Reader) -> None:
         read: function that adds the passages, queries and judgements of the described input to a ``CollectionWriter``.
 
     Raises:
-        ValueError: the name is taken, ``source`` declares it in another way, or recipes have already been read.
+        ValueError: the name is taken, ``source`` declares the name in another way, or recipes have already been read.
     """
     name = str(source.model_fields["format"].default)
     if get_args(source.model_fields["format"].annotation) != (name,):

@@ -43,7 +43,7 @@ class BeirSource(FolderSource):
     outside_identity: ClassVar[set[str]] = {"root", "documents", "splits"}
 
     def _digest(self, content: Any) -> str:
-        # a file that ``documents`` names is read even if the corpus names documents; with ``auto``, it is not
+        # a file that ``documents`` names is read even if the corpus names documents; ``auto`` then reads no file
         return super()._digest(content if self.documents in (None, "auto") else [content, "documents"])
 
     def input_files(self) -> list[InputFile]:

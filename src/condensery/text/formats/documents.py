@@ -48,7 +48,7 @@ class DocumentsSource(FolderSource):
         return counted(replace(one, role="corpus") if one.role == "documents" else one for one in self.input_files())
 
     def _digest(self, content: Any) -> str:
-        # ``searched`` is newer than the fingerprint; the value passages is left out to keep earlier fingerprints valid
+        # ``searched`` is newer than the fingerprint; the value ``passages`` is left out to keep earlier fingerprints valid
         return super()._digest(content if self.searched == "passages" else [content, self.searched])
 
 

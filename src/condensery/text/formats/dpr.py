@@ -2,9 +2,9 @@
 
 - ``psgs_w100.tsv``: id, text, title, with a header line; fields may be quoted. Consecutive passages with the same title
   are one document.
-- ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of
-  the last two lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive
-  passage are left out. But if ``unlabelled_queries`` is ``unjudged``, training questions without one are kept.
+- ``biencoder-*.json``: an array of questions with ``answers``, ``positive_ctxs`` and ``hard_negative_ctxs``. An entry of the
+  last two lists names a passage by ``passage_id``, or in TriviaQA's files by ``psg_id``. Questions without a positive passage
+  are left out. But if ``unlabelled_queries`` is ``unjudged``, such training questions are kept.
 - ``*.qa.csv``: question, tab, a list of answers. A split that is read from a CSV file has answers and no judgements.
 
 Every file is accepted plain or gzip. The id of a question is its split and its position in the file, such as ``test-0``.
@@ -78,7 +78,7 @@ class DprSource(FolderSource):
         return sizes if sizes.passages is not None else PUBLISHED.get(self.name, sizes)
 
     def _digest(self, content: Any) -> str:
-        # earlier versions ignored the value ``unjudged``, so its fingerprint must differ from the earlier one
+        # earlier versions ignored the value ``unjudged``, so the fingerprint must differ from the earlier fingerprint
         return super()._digest([content, UNJUDGED] if self.unlabelled_queries == UNJUDGED else content)
 
     def judged_splits(self) -> set[str]:

@@ -178,7 +178,7 @@ class Repository:
         """Return the digest of each file: the hub's digest, or for a file of a local folder a hash of its bytes."""
         known = [(path, self.files[path]) for path in paths]
         own = iter(content_hashes([self.folder / path for path, one in known if one is None]))
-        # In earlier versions, ``datasets`` read JSON and CSV and changed some ids and texts. So their digests must differ.
+        # In earlier versions, ``datasets`` read JSON and CSV and changed some ids and texts. So the new digests must differ.
         return [one.digest if one else next(own) for _, one in known] + ["as text"] * any(map(AS_TEXT.search, paths))
 
     def wanted(self, paths: Iterable[str]) -> list[WantedFile]:
@@ -203,7 +203,7 @@ class Repository:
                 known.check(self.folder / path)
 
     def rows(self, paths: Iterable[str], total: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, row) for every row of these files, which must exist. Some thousand rows are in memory at a time."""
+        """Yield (place, row) for every row of these files, which must exist. A few thousand rows are in memory at a time."""
         with progress(f"reading {self.name}", total, "rows") as task:
             for path in paths:
                 for number, (place, row) in enumerate(self._rows(path), start=1):

@@ -108,7 +108,7 @@ class HuggingfaceSource(_OnTheHub):
     Attributes:
         configs: the configurations of the data set. The value ``auto`` of ``configs.qrels`` stands for the configuration
             ``qrels``, or else ``default``.
-        judgements: the data set of the judgements, if it is a separate one. ``auto`` stands for NAME-qrels if the data
+        judgements: the data set of the judgements, if they are in a separate one. ``auto`` stands for NAME-qrels if the data
             set has neither a configuration ``qrels`` nor ``default``.
         splits: for each split, the name that the data set has for it.
     """
@@ -173,7 +173,7 @@ class HuggingfaceTriplesSource(_OnTheHub):
 
 
 class HuggingfaceDocumentsSource(_OnTheHub):
-    """Rows of text. A document consists of ``rows_per_document`` rows, which is above 1 if a row is a sentence (BookCorpus).
+    """Rows of text. A document consists of ``rows_per_document`` rows: more than one if a row is a sentence (BookCorpus).
 
     A paragraph ends at a blank line. A paragraph of fewer than ``minimum_words`` words is joined to the next paragraph.
     """

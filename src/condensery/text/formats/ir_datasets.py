@@ -51,7 +51,7 @@ LARGE = 1_000_000  # number of passages above which unpacking takes minutes
 EVERY = 1000  # number of rows between two reports of progress
 # the library asks for agreement but waits for no answer, so its words are replaced
 CONFIRM = "Please confirm you agree", "By fetching the files, you agree"
-UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # message of requests, with all causes
+UNREACHED = re.compile(r"HTTPS?ConnectionPool\(host='([^']*)'.*")  # message of the library requests
 DPR = "dpr-w100"
 TITLES = ("title", "headline", "document_title", "page_title")  # fields of a document with its title
 CALLED = {  # id in ir_datasets -> name in this project's tables
@@ -104,7 +104,7 @@ class Download(NamedTuple):
         path: path of the file.
         fetch: function of the library that fetches the file, if it is missing, and checks its MD5.
         urls: URLs of the file; empty = the file can only be downloaded by hand.
-        md5: MD5 of the file, 32 hexadecimal digits; None if none is published.
+        md5: MD5 of the file, 32 hexadecimal digits; None if no MD5 is published.
         size: published size of the file in bytes; None if unknown.
         by_hand: instructions for a file that a program may not download: the web page, and the steps there.
     """
@@ -265,7 +265,7 @@ class IrDatasetsSource(DataConfig):
         return self._digest([*content, ["first positive"] if self.only_first else []])
 
     def _further_fields(self, role: str) -> list[str]:
-        """Return the fields of a role's documents that earlier versions left out, so that its identity is a new one."""
+        """Return the fields of a role's documents that earlier versions left out, so that the fingerprint is a new one."""
         fields = self.parts[role].handler.docs_cls()._fields if role in self.parts else ()
         titles = [title for title in TITLES[1:] if title in fields]
         return titles + ["abstract"] * ("abstract" in fields and "body" in fields)
@@ -337,7 +337,7 @@ def _judges(identifier: str) -> bool:
 
 
 def _digests(part: Part) -> list[str]:
-    """Return the digest of each file of a part: the published MD5, or without an MD5 a hash of the file's content."""
+    """Return the digest of each file of a part: the published MD5 or, if there is no MD5, a hash of the file's content."""
     own = [one.path for one in downloads_of(part.handler) if one.md5 is None and one.path.is_file()]
     return sorted([one.md5 for one in downloads_of(part.handler) if one.md5] + content_hashes(own))
 
@@ -496,7 +496,7 @@ def read(config: IrDatasetsSource, writer: CollectionWriter) -> None:
 
 
 def _name(config: IrDatasetsSource, split: str, identifier: str) -> str:
-    """Return the id of a query. A query of DPR has its position in the file as id; it gets the id that ``dpr.py`` gives."""
+    """Return the id of a query. A query of DPR has its position in the file as id; here it gets the id of ``dpr.py``."""
     return f"{split}-{identifier}" if config.from_dpr else identifier
 
 

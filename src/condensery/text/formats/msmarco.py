@@ -154,7 +154,7 @@ class MarcoSource(_Marco):
 
 
 class MarcoDocumentsSource(_Marco):
-    """The document collection, where the unit of search is the document: ``msmarco-docs.tsv`` (docid, url, title, body)."""
+    """The document collection, whose unit of search is the document: ``msmarco-docs.tsv`` (docid, url, title, body)."""
 
     format: Literal["msmarco_documents"] = "msmarco_documents"
     documents: str
