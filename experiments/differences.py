@@ -4,8 +4,8 @@
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts, METRICS a list: MRR@10,Recall@100.
 Each pair has a line with the mean difference in percentage points, its 95 % confidence interval over queries and seeds, and a
-p-value. The p-value is that of a paired randomisation test over queries, on the means over the seeds. This pair tests whether
-the first difference is larger than the second:
+p-value. The p-value is that of a paired randomisation test over queries, on the means over the seeds. A pair of this form
+tests whether the difference before ``::`` is larger than the one after it:
 
     "ROW - BASELINE :: ROW - BASELINE"
 
