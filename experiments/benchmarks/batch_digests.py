@@ -58,7 +58,7 @@ def _row(chunk: Chunk, place: int) -> str:
 
 
 def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
-    """Yield what connects the rows of a batch: positives and negatives of queries, pairs of a list, scores."""
+    """Yield the relations of a batch's rows: positives and negatives of queries, pairs of a list, scores."""
     queries = len(fields.get("positive", ()))
     if queries:  # frozen passages are not encoded, so the chunks have no rows of them
         rows |= {queries + place: f"passage {row}" for place, row in enumerate(fields["passages"].tolist())}

@@ -28,7 +28,7 @@ here:
 
 ``batch``, ``rate`` (the learning rate) and ``length`` (in tokens) set other values. ``candidates=passages`` mines among all
 passages. ``relative_margin=0.05`` excludes passages that score nearly as high as the positive. ``unit=passage`` reads whole
-passages as text. ``threads``: empty: torch's own number. On a machine that does other work, set threads=1, and
+passages as text. If ``threads`` is empty, torch chooses the number. On a machine that does other work, set threads=1, and
 trainer.threads=1 for this project: threads that wait for each other use CPU-seconds (11 per step instead of 5).
 
 FOLDER becomes a checkpoint. FOLDER.json has the arguments and these figures, which are also printed as one JSON line:
