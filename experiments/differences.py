@@ -57,7 +57,7 @@ def measured_rows(results: Path, artifacts: Path) -> dict[str, dict[int, Evaluat
 
 
 def cells(*rows: Sequence[Evaluation], metric: str) -> str:
-    """Return difference, interval and p of two rows, or of two leads: for four rows, (first - second) - (third - fourth)."""
+    """Return difference, interval and p of two rows. For four rows, the difference is (first - second) - (third - fourth)."""
     queries = rows[0][0].query_ids
     values = [np.stack([_values(one, metric, queries) for one in row]) for row in rows]  # (seeds, n) each
     if len(values) == 4:  # leads seed by seed; a row with one seed is used for each seed

@@ -191,7 +191,7 @@ def observed(subject: Subject, folder: Path, scratch: Path) -> Outcome:
 
 
 def verdict(subject: Subject, change: Change, found: Outcome, again: Outcome | None, sound: Outcome) -> Outcome | None:
-    """Return the finding, or None if there is none."""
+    """Return the finding, or None if the case ended well."""
     from condensery.reporting.plain import CONTROLS
 
     if found.kind not in ("result", "told"):

@@ -127,7 +127,7 @@ class Budget:
 
 
 def options(words: dict[str, str]) -> dict[str, Any]:
-    """Return the values of the arguments; None for empty ones. Raises ``UserError`` for a wrong one."""
+    """Return the values of the arguments, None for empty arguments. Raises ``UserError`` for a wrong argument."""
     found: dict[str, Any] = {key: word or None for key, word in words.items()}
     if missing := [key for key in ("checkpoint", "data", "budget", "out") if found[key] is None]:
         raise UserError(f"{missing[0]} is not given; add {missing[0]}=...")
@@ -165,7 +165,7 @@ def beside(checkpoint: Path) -> Path:
 
 
 def check_libraries() -> None:
-    """Raise ``UserError`` if something is not installed that the trainer needs."""
+    """Raise ``UserError`` if a library that the trainer needs is not installed."""
     for name in NEEDED:
         try:
             there = importlib.util.find_spec(name)
@@ -253,7 +253,7 @@ def loss_of(model: Any, method: str) -> Any:
 
 
 def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any], budget: Budget, scratch: str) -> Any:
-    """Train with the library's trainer until the budget is used. Return how far the training came."""
+    """Train with the library's trainer until the budget is used. Return the trainer's state at the end."""
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from transformers import PrinterCallback, TrainerCallback, set_seed
 

@@ -3,7 +3,7 @@
     python experiments/benchmarks/startup.py [recipe=quickstart] [rounds=5]
 
 The program prints one JSON line with wall-clock seconds and CPU-seconds (``_cpu_s``). Other work on the machine changes
-CPU-seconds less:
+the CPU-seconds less than the wall-clock seconds:
 
     python_s    an interpreter that does nothing
     help_s      run.py --help
