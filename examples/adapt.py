@@ -1,4 +1,4 @@
-"""A released retriever adapted to your text: its queries learn to find what BM25 and it find together."""
+"""A released retriever adapted to your text: its query tower learns to find what the fusion of BM25 and it finds."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A released retriever fine-tuned on judged queries against fixed vectors of passages, and kept if dev queries gain."""
+"""A released retriever, fine-tuned on judged queries with fixed passage vectors, and kept if it is better on dev queries."""
 
 import json
 

@@ -11,13 +11,13 @@ log_scale = nn.Parameter(torch.tensor(3.0))
 
 
 def contrast(queries: Tensor, passages: Tensor) -> Tensor:
-    """Passage i answers query i; how sharp the softmax is, is learned."""
+    """Passage i answers query i. The scale of the scores is learned."""
     scores = normalize(queries, dim=1) @ normalize(passages, dim=1).T * log_scale.exp()
     return cross_entropy(scores, torch.arange(len(queries)))
 
 
 def by_hand(loss, *parts):
-    """A gradient cache as one writes it in an afternoon."""
+    """A gradient cache as one may write it in an afternoon."""
     with torch.no_grad():
         vectors = [torch.cat([encode(chunk) for chunk in chunks]) for encode, chunks in parts]
     vectors = [one.requires_grad_() for one in vectors]

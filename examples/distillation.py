@@ -1,4 +1,4 @@
-"""Fine-tuning on the scores of a teacher: BM25 here; better is a `CrossEncoder(NAME)` of sentence-transformers."""
+"""Fine-tuning on a teacher's scores. BM25 is the teacher here; a `CrossEncoder(NAME)` of sentence-transformers is better."""
 
 import pytorch_lightning as pl
 

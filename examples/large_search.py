@@ -1,4 +1,4 @@
-"""Searching more passages than fit into memory: vectors and the lists of an approximate index lie on disk."""
+"""Searching more passages than fit into memory: the vectors and the lists of an approximate index are on disk."""
 
 import json
 from pathlib import Path

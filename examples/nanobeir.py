@@ -1,4 +1,4 @@
-"""A retriever measured on NanoBEIR by sentence-transformers and by Condensery: the same figures."""
+"""A retriever measured on NanoBEIR by sentence-transformers and by Condensery, with the same figures."""
 
 from pathlib import Path
 

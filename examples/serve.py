@@ -1,4 +1,4 @@
-"""A retriever and BM25 behind a vector store: both kinds of vectors, hybrid search, and passages that are added later."""
+"""A retriever and BM25 in a vector store: dense and sparse vectors, hybrid search, and passages that are added later."""
 
 import json
 from collections import Counter

@@ -1,12 +1,13 @@
-"""Compare two rows of a study by how many of a query's words occur in its relevant passage.
+"""Compare two rows of a study by the share of a query's words that occur in its relevant passage.
 
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... [by=words]
     python experiments/by_overlap.py RESULTS ARTIFACTS METRIC "ROW :: BASELINE" ... by=training
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts. Terms are stemmed words without stop
-words. The overlap of a query is the share of its terms that occur in its relevant passage; with several relevant passages,
-the highest share. The program prints a line for each pair and each fifth of the overlap: both means in percent, and the
-difference as in differences.py. A fifth with fewer than two queries is left out. The last line is the mean overlap.
+words. The overlap of a query is the share of its terms that occur in its relevant passage. If it has several relevant
+passages, the highest share counts. The program prints a line for each pair and each fifth of the overlap: both means in
+percent, and the difference as in differences.py. A fifth with fewer than two queries is left out. The last line has the mean
+overlap.
 
 With by=training, the queries form two groups: those that share a relevant passage with a training query, and the others.
 """

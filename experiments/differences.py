@@ -4,8 +4,8 @@
 
 RESULTS is the results.json of a run or a sweep, ARTIFACTS its folder outputs/artifacts, METRICS a list: MRR@10,Recall@100.
 Each pair has a line with the mean difference in percentage points, its 95 % confidence interval over queries and seeds, and a
-p-value. The p-value is that of a paired randomisation test over queries, on the means over the seeds. This pair tests whether
-the first difference is larger than the second:
+p-value. The p-value is that of a paired randomisation test over queries, on the means over the seeds. A pair of this form
+tests whether the difference before ``::`` is larger than the one after it:
 
     "ROW - BASELINE :: ROW - BASELINE"
 
@@ -57,7 +57,7 @@ def measured_rows(results: Path, artifacts: Path) -> dict[str, dict[int, Evaluat
 
 
 def cells(*rows: Sequence[Evaluation], metric: str) -> str:
-    """Return difference, interval and p of two rows, or of two leads: for four rows, (first - second) - (third - fourth)."""
+    """Return difference, interval and p of two rows. For four rows, the difference is (first - second) - (third - fourth)."""
     queries = rows[0][0].query_ids
     values = [np.stack([_values(one, metric, queries) for one in row]) for row in rows]  # (seeds, n) each
     if len(values) == 4:  # leads seed by seed; a row with one seed is used for each seed

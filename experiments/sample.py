@@ -4,7 +4,7 @@
 
 DATA is a folder in any layout that is read, or stages/corpus in the folder of a run. The sample in OUT has ``test`` and
 ``dev`` queries, and all passages that are relevant to them. Other passages are drawn at random up to ``passages``; each call
-draws the same ones. A training query is in the sample if all its relevant passages are.
+draws the same ones. A training query is in the sample if all its relevant passages are in it.
 """
 
 import json

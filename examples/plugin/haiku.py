@@ -19,7 +19,7 @@ from condensery.text.writer import CollectionWriter
 
 
 class LinesSource(FolderSource):
-    """``poems.txt``: a poem a line. ``asked.txt``: for each poem a query that it answers."""
+    """``poems.txt`` has a poem on each line. ``asked.txt`` has for each poem a query that it answers."""
 
     format: Literal["lines"] = "lines"
 
@@ -28,7 +28,7 @@ class LinesSource(FolderSource):
         return [InputFile("poems", self.folder / "poems.txt"), InputFile("queries", self.folder / "asked.txt")]
 
     def judged_splits(self) -> set[str]:
-        """Three of four queries are for training, the fourth tests."""
+        """Of each four queries, three are for training and one is for the test."""
         return {"train", "test"}
 
 
@@ -48,7 +48,7 @@ register_format(LinesSource, read)
 
 @register("margin")
 def margin(margin: float = 1.0, temperature: float = 1.0) -> Any:
-    """max(0, margin + score of a negative - score of the positive), the mean over all pairs."""
+    """Return the mean over all pairs of max(0, margin + score of the negative - score of the positive)."""
     from torch import Tensor
 
     from condensery import RetrievalLoss

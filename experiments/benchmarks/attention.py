@@ -6,8 +6,8 @@
 JSON line for each padded length of a row:
 
     forward     how many times faster the fused kernel is, without gradients, in CPU-seconds
-    training    the same for a forward and a backward pass, without dropout
-    dropout     the same with a dropout of .1 on the attention weights
+    training    the same ratio for a forward and a backward pass, without dropout
+    dropout     the ratio of training with a dropout of .1 on the attention weights
 """
 
 import json

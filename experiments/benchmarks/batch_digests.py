@@ -7,8 +7,8 @@ A run records them if three variables are set: ``CONDENSERY_STAGES`` names this 
 
 STAGE is the id of the stage's artifact. ATTEMPT is a number that the processes of one attempt at the stage share. A batch has
 a digest for each text with its masked tokens, and for each relation of two texts, such as a query and its positive. The
-digests depend neither on chunks nor on the order. A passage that several processes read has one digest. So the digests of
-all processes together are those of the same batch in a single process.
+digests depend neither on chunks nor on the order. A passage that several processes read has one digest. So all processes
+together have the digests that a single process would have for this batch.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ def _row(chunk: Chunk, place: int) -> str:
 
 
 def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
-    """Yield what connects the rows of a batch: positives and negatives of queries, pairs of a list, scores."""
+    """Yield the relations of a batch's rows: positives and negatives of queries, pairs of a list, scores."""
     queries = len(fields.get("positive", ()))
     if queries:  # frozen passages are not encoded, so the chunks have no rows of them
         rows |= {queries + place: f"passage {row}" for place, row in enumerate(fields["passages"].tolist())}

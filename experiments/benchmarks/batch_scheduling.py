@@ -4,12 +4,12 @@
     python experiments/benchmarks/batch_scheduling.py synthetic=100000 [batch=64] [beam=5]
 
 DIR is a BEIR folder. The pairs are its training queries (the first N, or all) with their positives. The similarity is BM25.
-``synthetic`` makes that many pairs of vectors, and compares them by inner product. The vectors have 32 dimensions, and lie
-around one centre for every 50 pairs. The program uses one thread. It prints a JSON line each for random batches, greedy
+``synthetic`` is a number of random pairs of vectors, which are compared by inner product. The vectors have 32 dimensions, and
+lie around centres, one for every 50 pairs. The program uses one thread. It prints a JSON line each for random batches, greedy
 search and beam search:
 
     hardness                mean h(B) over at most 200 batches of the epoch. It counts all similarities within a batch, even
-                            those that the search does not see, except of a query and a passage that is relevant to it
+                            those that the search does not see, except those of a query and a passage relevant to it
     times_random            hardness divided by that of random batches; missing for vectors, whose products are around 0
     neighbours_cpu_s        CPU-seconds to find the 100 nearest neighbours in both directions, once per epoch
     schedule_cpu_s          CPU-seconds of the search, for the whole epoch
@@ -44,7 +44,7 @@ class Pairs:
     """Training pairs.
 
     Attributes:
-        passage: (t,) the positive of each among u passages.
+        passage: (t,) row of each query's positive among u passages.
         neighbours: function that returns the sparse similarities (t, u).
         among: function that returns all similarities of queries (n,) and passages (m,), (n, m).
         lexical: whether the similarities are BM25 scores.

@@ -1,4 +1,4 @@
-"""Encode passages as the stage `encode` does, compared with the backbone alone on the same tokens, in the same run.
+"""Compare encoding as the stage `encode` does it with the backbone alone, on the same tokens in the same run.
 
     python experiments/benchmarks/encoding.py [shape=B] [precision=fp32] [passages=2000] [rounds=5] [threads=1] \
         [device=cpu] [chunk_tokens=8192] [checkpoint=MODEL collection=DIR]
@@ -14,8 +14,8 @@ attention. Its CLS states are discarded. The program prints one JSON line:
 
 ``checkpoint`` is a folder or a name on the hub. It compares ``Retriever.encode_passages`` with sentence-transformers'
 ``encode_document``, both with their defaults, on the passages of a folder in any layout that is read. ``precision`` is then
-the precision of ``Retriever``, by default auto. Each of the two has a process of its own. The processes run alternately, and
-the best time of ``rounds`` is reported. The program prints one JSON line for whole passages, and one for their first 40
+the precision of ``Retriever``, by default auto. Each of the two has its own process. The processes run alternately, and the
+best time of ``rounds`` is reported. The program prints one JSON line for whole passages, and one for their first 40
 words:
 
     tokens                         mean tokens of a text as the model truncates it, special tokens included
@@ -25,7 +25,7 @@ words:
     share                          useful operations per second, over the rate of large matrix products (``Retriever``, fp32)
     profile                        shares of the wall-clock time (``Retriever``, fp32); other work on the machine disturbs it
     difference                     largest difference of any number of any vector (``Retriever``, fp32)
-    agreement                      share of the ten nearest passages of each text that are the same in PRECISION
+    agreement                      share of the ten nearest passages of each text in fp32 that are among its ten in PRECISION
 
 With device=cuda, a time ends when the GPU has finished the work.
 """

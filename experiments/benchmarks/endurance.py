@@ -1,10 +1,10 @@
-"""Kill small pipelines at random moments, start each again, and compare the result with that of an uninterrupted pipeline.
+"""Kill small pipelines at random moments, start each again, and compare its result with that of an uninterrupted pipeline.
 
     python experiments/benchmarks/endurance.py [pipelines=50] [kills=1] [together=8] [jobs=2] [seed=1] [experiment=smoke]
     ... [devices=1] [launcher=local]
 
-Each pipeline begins on an empty store and is killed ``kills`` times. A third of the kills each are by SIGKILL, SIGTERM and
-SIGINT (Ctrl-C). Only the main process is killed. Half of the kills come at any moment, and half soon after a training stage
+Each pipeline begins on an empty store and is killed ``kills`` times. SIGKILL, SIGTERM and SIGINT (Ctrl-C) are each a third of
+the kills. Only the main process is killed. Half of the kills come at any moment, and half soon after a training stage
 has written a checkpoint. A pipeline that ends before its first kill is not counted. All contents of the artifacts are
 compared except manifests and curves, which record times. The program prints one JSON line:
 
@@ -12,20 +12,20 @@ compared except manifests and curves, which record times. The program prints one
     kills, resumed       kills; how many of them left a checkpoint from which the next start resumed
     orphans              processes that were still alive ten seconds after a kill
 
-With several numbers of processes (``devices=1,2,4 launcher=local,torchrun together=0``), each start has another number than
-the start before, and one of the launchers. The pipeline is then smaller. It pre-trains and fine-tunes without dropout. Most
-kills come soon after a checkpoint:
+With several numbers of processes (``devices=1,2,4 launcher=local,torchrun together=0``), each start has another number of
+processes than the start before, and one of the launchers. The pipeline is then smaller. It pre-trains and fine-tunes without
+dropout. Most kills come soon after a checkpoint. The line then has:
 
     identical            how many pipelines ended with the batches (batch_digests.py) and weights of the uninterrupted one
     difference           largest relative difference of a model's weights, without biases of keys, which softmax ignores
     hit                  kills by launcher and number of processes
 
-Before the pipelines, ``together`` runs start at the same time on one store. Every other run is the whole recipe. The others
-are a recipe of another name that lacks a row. So all runs share the artifacts that they need. A line reports them:
+Before the pipelines, ``together`` runs start at the same time on one store. Every second run has the whole recipe. The other
+runs have a recipe of another name that lacks a row. So all runs share the artifacts that they need. A line reports them:
 
     together, ended      runs; how many of them ended without an error
-    stages, computed     artifacts that they needed; how many times one was computed
-    waited               how often a run waited for another
+    stages, computed     artifacts that they needed; how many times an artifact was computed
+    waited               how often a run waited for another run
     identical            whether artifacts and results equal those of a single run
 """
 
@@ -89,7 +89,7 @@ def batches_of(root: Path) -> Path:
 
 
 def alive(root: Path) -> int:
-    """Return how many processes of the run there are."""
+    """Return how many processes of the run are alive."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -140,7 +140,7 @@ def wait_for_the_moment(process: "subprocess.Popen[bytes]", root: Path, draw: ra
 
 
 def wait_for_checkpoints(process: "subprocess.Popen[bytes]", root: Path, draw: random.Random) -> None:
-    """Sleep until up to three more checkpoints are written, and for a random moment, or until the process has ended."""
+    """Sleep until up to three more checkpoints are written, then for a random moment; end early if the process has ended."""
     known, left = checkpoints(root), draw.randint(1, 3)
     while process.poll() is None and left:
         new = checkpoints(root) - known

@@ -1,4 +1,4 @@
-"""Time one fine-tuning step of a bi-encoder, with and without the gradient cache, against plain code, in the same run.
+"""Time a fine-tuning step of a bi-encoder, with and without the gradient cache, and that of plain code, in the same run.
 
     python experiments/benchmarks/finetuning_step.py [shape=B] [precision=fp32] [queries=32] [chunks=4] [steps=5] \
         [threads=1] [device=cpu] [mini_batch=32]
@@ -40,7 +40,7 @@ QUERY_LENGTHS, PASSAGE_LENGTHS = (6, 25), (40, 129)
 
 
 def rows(number: int, lengths: tuple[int, int], seed: int, words: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return random texts over a vocabulary of ``words``: the flat ids, and where each text begins."""
+    """Return random texts over a vocabulary of ``words`` tokens: the flat ids, and where each text begins."""
     random = np.random.default_rng(seed)
     starts = np.concatenate([[0], np.cumsum(random.integers(*lengths, number))])
     return random.integers(1_000, words, starts[-1]), starts

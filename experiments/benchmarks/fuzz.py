@@ -4,15 +4,16 @@
 
 ``fuzz_subjects.py`` has a small valid input of every kind: formats of collections, sentences, rankings, sheets, checkpoints,
 artifacts, recipes and tables. ``fuzz_mutations.py`` changes an input, and this program reads it as a run does, ``cases``
-times for each kind. Hypothesis draws the changes with the seed. It reduces a change with a finding to the smallest one, and
-tries the changes of earlier findings first. ``only=beir,recipe`` chooses some kinds. The program needs Linux. Findings are:
+times for each kind. Hypothesis draws the changes with the seed. It reduces a change with a finding to the smallest such
+change, and tries the changes of earlier findings first. ``only=beir,recipe`` chooses some kinds. The program needs Linux.
+Findings are:
 
     traceback       an exception other than UserError, or the end of the process
-    hang            ten seconds of work, or a minute of waiting (``seconds``, and six times that)
+    hang            ten CPU-seconds (``seconds``), or a minute of wall-clock time (six times ``seconds``)
     memory          1,000 MB more than before the case (``megabytes``), or a MemoryError
     silent          a result although a fault must be reported; or a result that differs from that of the valid input
                     although the change must not matter; or a result that differs when the input is read again
-    outside         a file written, a program run or a connection made outside of the case's own folders
+    outside         a file written outside of the case's own folders, a program run, or a connection made
     poor line       a fault that is reported in several lines, with control characters, at great length, or without a path
 
 The folder ``findings`` holds the input, a description of the change, and the traceback of each finding. The last line of the
@@ -105,7 +106,7 @@ class Watch:
 
 
 class Draws:
-    """Draws of hypothesis. ``IndexError`` if there is nothing to draw from, before hypothesis notes such a draw."""
+    """Draws of hypothesis. If there is nothing to draw from, ``IndexError`` is raised before hypothesis notes the draw."""
 
     def __init__(self, source: random.Random) -> None:
         self.source, self.random, self.sample = source, source.random, source.sample
@@ -131,7 +132,7 @@ def files_of(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def changed(draw: Draws, subject: Subject, folder: Path) -> Change:
-    """Change a file of the input, in one of the ways that fit it; accidents come one to three at a time."""
+    """Change a file of the input, in one of the ways that fit it. One to three accidents happen at a time."""
     way = draw.choice(("accident", "accident", "accident", "neutral", "told"))
     if way == "neutral" and subject.neutral:
         files = files_of(folder, subject.files)
@@ -190,7 +191,7 @@ def observed(subject: Subject, folder: Path, scratch: Path) -> Outcome:
 
 
 def verdict(subject: Subject, change: Change, found: Outcome, again: Outcome | None, sound: Outcome) -> Outcome | None:
-    """Return the finding, or None if there is none."""
+    """Return the finding, or None if the case ended well."""
     from condensery.reporting.plain import CONTROLS
 
     if found.kind not in ("result", "told"):
@@ -236,7 +237,7 @@ class Fuzzer:
     Args:
         name: the kind.
         room: a folder for inputs and whatever is written.
-        settings: those of the command line.
+        settings: settings of the command line.
     """
 
     def __init__(self, name: str, room: Path, settings: dict[str, str]) -> None:

@@ -30,7 +30,7 @@ VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s",:\[\]{}]+')  # a string with its q
 
 
 def flip(draw: Any, path: Path) -> str:
-    """A bit of a file."""
+    """A bit of a file is flipped."""
     raw = bytearray(path.read_bytes())
     at, bit = draw.randrange(len(raw)), draw.randrange(8)
     raw[at] ^= 1 << bit
@@ -132,7 +132,7 @@ def _change(draw: Any, value: Any) -> str:
 
 
 def packed_oddly(draw: Any, path: Path) -> str:
-    """A file is compressed with gzip under another name, or twice."""
+    """A file is compressed with gzip under another name, or compressed twice."""
     raw = gzip.compress(path.read_bytes(), mtime=0)
     if draw.random() < 0.5:
         path.write_bytes(raw)
@@ -197,7 +197,7 @@ def _save(path: Path, records: list[Any]) -> None:
 
 
 def another_script(draw: Any, path: Path) -> str:
-    """A text in letters of other scripts, or a long one."""
+    """A text becomes letters of other scripts, or a long text."""
     records = _records(path)
     places = [place for record in records for place in _texts(record)]
     if not places:
@@ -211,7 +211,7 @@ def another_script(draw: Any, path: Path) -> str:
 
 
 def same_text(draw: Any, path: Path) -> str:
-    """A record gets the text of another record of this file, or that of a passage, with or without its id."""
+    """A text occurs twice in this file, or in this file and in the corpus, with the same id or another id."""
     records = _records(path)
     source = draw.choice([path, path.with_name("corpus.jsonl")])
     others = _records(source) if source.is_file() else []

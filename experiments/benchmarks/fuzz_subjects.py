@@ -43,9 +43,9 @@ class Subject:
         read: function that reads the folder, and may write into another one; returns JSON, or raises ``UserError``.
         files: patterns of the files that are fuzzed.
         neutral: mutations that must not change the result.
-        told: mutations that must be reported -> patterns of the files for which this holds.
+        told: mutations that must be reported -> patterns of the files in which they must be reported.
         all_told: whether every change must be reported, as in an artifact.
-        named: whether the error line must name the folder.
+        named: whether the error line must name the folder of the input.
         twice: whether the input is read twice. Both results must be equal.
     """
 

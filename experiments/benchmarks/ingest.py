@@ -1,15 +1,15 @@
-"""Read a collection and tokenise it, and tokenise the same texts in memory with the tokenizer alone, in the same run.
+"""Time reading and tokenising a collection, and tokenising its texts in memory by the tokenizer alone, in the same run.
 
     python experiments/benchmarks/ingest.py [passages=50000] [rounds=3]
 
 The program makes a BEIR corpus of ``passages`` passages of 20 to 100 words, and trains a WordPiece tokenizer on them. The
 words are drawn by their frequency from a vocabulary as large as that of a language. The project reads and checks the file,
-writes the collection, tokenises every passage, and writes the token store. The tokenizer alone gets lists of strings. Each
-uses one thread. The program prints one JSON line:
+writes the collection, tokenises every passage, and writes the token store. The tokenizer alone gets lists of strings. Both
+use one thread. The program prints one JSON line:
 
     read_cpu_s               JSON lines to a collection on disk
     tokenise_cpu_s           the collection to a token store
-    sentences_cpu_s          the same with the positions where sentences begin, which spans for pre-training need
+    sentences_cpu_s          tokenise_cpu_s with the starts of sentences, which spans for pre-training need
     tokenizer_cpu_s          the tokenizer alone, encode_batch_fast
     offsets_cpu_s            the tokenizer alone, encode_batch, which also returns the offsets that sentences need
     ratio                    tokenizer_cpu_s / (read_cpu_s + tokenise_cpu_s)

@@ -1,8 +1,8 @@
-"""Read, tokenise, encode, search and mine ever larger collections with a tiny encoder: seconds and memory of every stage.
+"""Measure seconds and memory of every stage that reads, tokenises, encodes, searches and mines ever larger collections.
 
     python experiments/benchmarks/large_collection.py [passages=1000000,2000000] [queries=1000] [bm25=false] [folder=]
 
-Each size is a run of ``run.py`` over a BEIR folder of so many passages of 8 to 16 words. The words are drawn by their
+Each size is a run of ``run.py`` over a BEIR folder of that many passages of 8 to 16 words. The words are drawn by their
 frequency from a vocabulary as large as that of a language. A larger collection begins with the smaller one. A WordPiece
 tokenizer is trained on the collection. The encoder has one layer with hidden size 32, and is fine-tuned for one step.
 ``queries`` test queries are searched, and negatives are mined for the same number of train queries. ``bm25``: a second run
@@ -14,7 +14,7 @@ run:
     stages                  for each stage, s: wall seconds, cpu_s: of all threads and processes, peak_mb: see below
     s_per_million           wall seconds of the whole run per million passages, including its start
     cpu_s_per_million       the same in CPU-seconds, on which other work on the machine has less effect
-    ratio, cpu_ratio        these two divided by those of the first size
+    ratio, cpu_ratio        s_per_million and cpu_s_per_million, divided by those of the first size
     peak_mb                 the largest peak of a stage. A peak is the sum of the peaks of resident memory, mapped files
                             included, of the run and of all processes that it started, even if at different moments
     bytes_per_passage       difference of the peak from that of the first size, divided by the additional passages

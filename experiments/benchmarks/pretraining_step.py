@@ -11,8 +11,8 @@ have 40 to 128 tokens, of which 15 % are masked. The dropout is 0.1, the head ha
 The plain implementation computes in fp32, with rows padded to 128, vocabulary logits at all positions, and the library's own
 layers. It computes exactly what the papers' released code computes. In the cached pass, that code runs the language model
 with logits that are not used, and does not run the Condenser head. Each implementation has a process of its own. This
-project's process is started as by run.py, and the other as by Python, because memory allocation is a large part of the
-difference. The two make their steps alternately. The program prints one JSON line:
+project's process is started as run.py starts one, and the other as Python does, because memory allocation is a large part of
+the difference. The two make their steps alternately. The program prints one JSON line:
 
     cpu_s, baseline_cpu_s   CPU-seconds per step, median
     speedup                 baseline_cpu_s / cpu_s
@@ -20,7 +20,7 @@ difference. The two make their steps alternately. The program prints one JSON li
                             the positions that are read, in both passes of the cache, without padding
     matmul_share            gflop / cpu_s, divided by this machine's rate of large matrix products in that precision
     peak_rss_mb             peak memory of this project's process after its first step
-    gradient_error          largest difference of any parameter's gradient over its largest entry, without dropout
+    gradient_error          largest difference of a parameter's two gradients, over the plain one's largest entry; no dropout
 
 On a GPU, and with together=true, both run in one process and in the requested precision. The line then has
 ``seconds`` and ``baseline_seconds`` instead of the CPU-seconds. On a GPU, these are wall-clock seconds until the GPU has
@@ -200,7 +200,7 @@ def useful_flops(shape: Shape, batch: Batch) -> float:
 
 
 def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:
-    """Return the largest difference from the plain gradient over its largest entry, of the worst tensor, without dropout."""
+    """Return the largest difference from the plain gradient over its largest entry, for the worst tensor, without dropout."""
     ours, plain = make_model(shape, 0.0, "eager"), make_model(shape, 0.0, "sdpa")
     our_gradients(ours, batch, shape, precision)
     Plain(plain, batch, shape).gradients()

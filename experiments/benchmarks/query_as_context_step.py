@@ -3,12 +3,12 @@
     python experiments/benchmarks/query_as_context_step.py [shape=A|B] [precision=fp32|bf16] [pairs=N] [threads=1] [steps=5]
 
 Shape A: BERT-base, 8 pairs per step. Shape B: 4 layers x 256, 32 pairs. Vocabulary 30,522, chunks of 2,048 tokens, dropout
-0.1, AdamW. The tokens are random. The lengths are like those of real data: passages have 72 to 144 tokens, like
-sentences packed to at most 144, and queries have 4 to 16, without [CLS] and [SEP]. The two kinds of pair are timed in turn in
-one process, with the package's batches and its training step. Prints one JSON line per model:
+0.1, AdamW. The tokens are random. The lengths are like those of real data: passages have 72 to 144 tokens, as if sentences
+were packed to at most 144, and queries have 4 to 16 tokens, without [CLS] and [SEP]. Both kinds of pair use the package's
+batches and step, alternately in one process. The program prints one JSON line per model:
 
     passage_passage_cpu_s, passage_query_cpu_s   CPU-seconds per step, median
-    ratio                                        the first divided by the second: above 1, queries are faster
+    ratio                                        the first divided by the second; if it is above 1, queries are faster
     passage_passage_tokens, passage_query_tokens tokens per step that the encoder reads
 
 coCondenser encodes both texts of a pair. CoT-MAE is timed in two ways. In the first, each text is the context of the other,

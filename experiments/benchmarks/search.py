@@ -10,8 +10,8 @@ broken by row. FAISS runs IndexFlatIP.search. The program prints one JSON line:
     ratio                 faiss_cpu_s / cpu_s
     agreement             share of the k passages of a query that both found
 
-With device=cuda, the project searches on the GPU. FAISS does too if its library for GPUs is installed (faiss_on_gpu). The
-seconds are then wall-clock seconds.
+With device=cuda, the project searches on the GPU. If FAISS's library for GPUs is installed (faiss_on_gpu), FAISS does too.
+The seconds are then wall-clock seconds.
 """
 
 import json

@@ -9,26 +9,26 @@ in any format. Training reads the split train, without the dev queries that a ru
 positives gives several pairs. A passage is its title, a space and its text. The methods:
 
     mnrl         MultipleNegativesRankingLoss on pairs of a query and a positive
-    mnrl_hard    the same on triplets, which mine_hard_negatives makes from the pairs with the model ``miner``: a folder or
-                 hub name, such as a checkpoint of mnrl; empty: MODEL
+    mnrl_hard    the same loss on triplets, which mine_hard_negatives makes from the pairs. ``miner`` is the model that mines:
+                 a folder or hub name, such as a checkpoint of mnrl; empty: MODEL
     tsdae        DenoisingAutoEncoderLoss on text alone, with the decoder tied to the encoder
     simcse       MultipleNegativesRankingLoss on text alone, where each text is its own positive
 
 These settings are from the library's documentation (training_overview.md; the examples for TSDAE and SimCSE). Pairs and
 triplets are in batches of 16 without duplicates, at a learning rate of 2e-5. tsdae has batches of 8 at 3e-5, and simcse of
-128 at 5e-5. Warm-up takes a tenth of the training, and the decay is linear. Text is split into sentences, of which tsdae
+128 at 5e-5. Warm-up takes a tenth of the training, and the decay is linear. Text is split into sentences. Of each, tsdae
 reads 75 tokens and simcse 32. These settings are from the library's code: AdamW, gradients clipped to norm 1, and cosines
 times 20. For each pair, the negatives are the 3 best among the positives of all queries, whatever their scores. Chosen
 here:
 
 - Training ends with the step in which ``budget`` CPU-seconds are used. Warm-up and decay follow the CPU-seconds.
-- ``precision``: bf16 if the processor has it, in mining as well; the trainer leaves the decoder of tsdae in fp32.
+- Training and mining are in bf16 if the processor has it (``precision``). The trainer leaves the decoder of tsdae in fp32.
 - Pairs and triplets are truncated to MODEL's length, which the checkpoint keeps. All inputs have MODEL's prompts.
 - tsdae deletes 60 % of the words, as in its paper and DenoisingAutoEncoderDataset (the example: 40 %). Words end at spaces.
 
 ``batch``, ``rate`` (the learning rate) and ``length`` (in tokens) set other values. ``candidates=passages`` mines among all
 passages. ``relative_margin=0.05`` excludes passages that score nearly as high as the positive. ``unit=passage`` reads whole
-passages as text. ``threads``: empty: torch's own number. On a machine that does other work, set threads=1, and
+passages as text. If ``threads`` is empty, torch chooses the number. On a machine that does other work, set threads=1, and
 trainer.threads=1 for this project: threads that wait for each other use CPU-seconds (11 per step instead of 5).
 
 FOLDER becomes a checkpoint. FOLDER.json has the arguments and these figures, which are also printed as one JSON line:
@@ -121,13 +121,13 @@ class Budget:
         return time.process_time() - self.start
 
     def share_of_rate(self, step: int) -> float:
-        """Return the learning rate over its peak. It rises over a tenth of the budget after mining, and ends at 0."""
+        """Return the learning rate over its peak. It rises in the first tenth of the budget after mining, and ends at 0."""
         done = min(1.0, (self.used - self.mining) / (self.seconds - self.mining))
         return done / WARM_UP if done < WARM_UP else (1 - done) / (1 - WARM_UP)
 
 
 def options(words: dict[str, str]) -> dict[str, Any]:
-    """Return the values of the arguments; None for empty ones. Raises ``UserError`` for a wrong one."""
+    """Return the values of the arguments, None for empty arguments. Raises ``UserError`` for a wrong argument."""
     found: dict[str, Any] = {key: word or None for key, word in words.items()}
     if missing := [key for key in ("checkpoint", "data", "budget", "out") if found[key] is None]:
         raise UserError(f"{missing[0]} is not given; add {missing[0]}=...")
@@ -148,7 +148,7 @@ def options(words: dict[str, str]) -> dict[str, Any]:
 
 
 def number(key: str, word: str) -> float:
-    """Return the number in an argument. Raises ``UserError`` if it is not a number, or out of its range."""
+    """Return the number in an argument. Raises ``UserError`` if it is not a number, or is out of range."""
     kind, *_ = get_args(NUMBERS[key])
     try:
         value = kind(word)
@@ -165,7 +165,7 @@ def beside(checkpoint: Path) -> Path:
 
 
 def check_libraries() -> None:
-    """Raise ``UserError`` if something is not installed that the trainer needs."""
+    """Raise ``UserError`` if a library that the trainer needs is not installed."""
     for name in NEEDED:
         try:
             there = importlib.util.find_spec(name)
@@ -203,7 +203,7 @@ def passages_of(collection: Collection) -> list[str]:
 
 
 def loaded(folder: Path) -> Any:
-    """Return the model of a folder, in fp32. Raises ``UserError`` if there is none."""
+    """Return the model of a folder, in fp32. Raises ``UserError`` if the folder has none."""
     from sentence_transformers import SentenceTransformer
 
     with readable(folder):
@@ -211,7 +211,7 @@ def loaded(folder: Path) -> Any:
 
 
 def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, Any], budget: Budget) -> Any:
-    """Return triplets mined for the pairs, as a data set. Raises ``UserError`` if there are none, or if no budget is left."""
+    """Return triplets mined for the pairs, as a data set. Raises ``UserError`` if none are found or no budget is left."""
     from sentence_transformers.util import mine_hard_negatives
 
     with mixed(wanted["precision"]):
@@ -226,7 +226,7 @@ def mined(pairs: Any, model: Any, corpus: list[str] | None, wanted: dict[str, An
 
 
 def damaging(seed: int) -> Callable[[dict[str, list[str]]], dict[str, list[str]]]:
-    """Return a function that returns each text twice: without three fifths of its words, drawn again each time, and whole."""
+    """Return a function that returns each text twice: without three fifths of its words (drawn anew each time), and whole."""
     draw = random.Random(seed)
 
     def damage(batch: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -253,7 +253,7 @@ def loss_of(model: Any, method: str) -> Any:
 
 
 def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any], budget: Budget, scratch: str) -> Any:
-    """Train with the library's trainer until the budget is used. Return how far the training came."""
+    """Train with the library's trainer until the budget is used. Return the trainer's state at the end."""
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from transformers import PrinterCallback, TrainerCallback, set_seed
 

@@ -1,8 +1,9 @@
-"""Measure how long ``run.py`` takes to print something: the time of a whole process, the best of several.
+"""Measure how long ``run.py`` takes to print something: the shortest of several times of a whole process.
 
     python experiments/benchmarks/startup.py [recipe=quickstart] [rounds=5]
 
-Prints one JSON line with wall-clock seconds and CPU-seconds (``_cpu_s``). Other work on the machine changes CPU-seconds less:
+The program prints one JSON line with wall-clock seconds and CPU-seconds (``_cpu_s``). Other work on the machine changes
+the CPU-seconds less than the wall-clock seconds:
 
     python_s    an interpreter that does nothing
     help_s      run.py --help
@@ -24,7 +25,7 @@ RUN = str(Path(__file__).resolve().parents[2] / "run.py")
 
 
 def seconds(rounds: int, *command: str) -> tuple[float, float]:
-    """Return the wall-clock time and the CPU time of a command, each the best of several."""
+    """Return the wall-clock seconds and the CPU-seconds of a command, each the best of several runs."""
     clock, processor = [], []
     for _ in range(rounds):
         before, start = _children(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""Count what a sweep saves by sharing stages: the stages that its jobs need, and those that are computed. Nothing is run.
+"""Count what a sweep saves by sharing stages: the stages that its jobs need, and those to compute. Nothing is run.
 
     python experiments/benchmarks/sweep_reuse.py [experiment=ablation/low_data] [more=]
 
@@ -7,7 +7,7 @@ one JSON line:
 
     jobs, stages, artifacts    jobs; stages of all jobs; different artifacts of these stages
     ratio                      stages / artifacts: the work without reuse divided by the work with it
-    training_ratio             the same for the stages that train
+    training_ratio             this ratio for the stages that train
 """
 
 import json
@@ -35,7 +35,7 @@ def jobs(overrides: list[str]) -> list[list[str]]:
 
 
 def chosen(swept: str) -> list[str]:
-    """Return the overrides for which an override of a sweep, such as ``seed=1,2``, stands."""
+    """Return the overrides that an override of a sweep, such as ``seed=1,2``, stands for."""
     override = OverridesParser.create().parse_override(swept)
     key = swept.partition("=")[0]
     return [f"{key}={value}" for value in override.sweep_string_iterator()] if override.is_sweep_override() else [swept]

@@ -1,4 +1,4 @@
-"""Measure everything that needs a GPU, in half an hour: tests, speed, memory, and agreement of its results with the CPU.
+"""Measure in half an hour what needs a GPU: tests, speed, memory, and whether its results agree with those of the CPU.
 
     python experiments/gpu/report.py [device=cuda] [minutes=30] [again=false]
 
@@ -29,7 +29,7 @@ TOLERANCE = 0.02  # of a metric between two devices, because rounding changes si
 
 @dataclass(frozen=True)
 class Part:
-    """A command, what it shows, and how many minutes it may take."""
+    """A command with its title and its time limit in minutes."""
 
     name: str
     title: str
@@ -98,9 +98,9 @@ def _text(found: Any) -> str:
 
 
 def numbers(device: str) -> None:
-    """Run ``conf/experiment/agree.yaml`` in fp32 on the CPU and on ``device``; print both metrics and how far they differ.
+    """Run ``conf/experiment/agree.yaml`` in fp32 on the CPU and on ``device``; print both runs' metrics and their difference.
 
-    For device=cpu the second run is one with two threads.
+    If ``device`` is cpu, the second run has two threads.
     """
     other = ["trainer=gpu"] if device != "cpu" else ["trainer=cpu", "trainer.threads=2"]
     ways = {"cpu": ["trainer=cpu", "trainer.threads=1"], "other": other}
@@ -154,7 +154,7 @@ def _shell(command: Sequence[str]) -> str:
 
 
 def _table(lines: list[dict[str, Any]]) -> list[str]:
-    """Return a table: one column if there is one line of numbers, otherwise a row per line."""
+    """Return a table: one column of values if there is one line of numbers, otherwise a row per line."""
     if len(lines) == 1:
         return ["| | |", "|---|--:|", *(f"| {key} | {value} |" for key, value in lines[0].items()), ""]
     if not lines:

@@ -119,7 +119,7 @@ def collection(size: int, rounds: int, folder: str) -> dict[str, dict[str, float
 
 
 def least(step: Callable[[], object], steps: int) -> float:
-    """Return the CPU-seconds of a step, the minimum of ``steps``, after one step that is not counted."""
+    """Return the CPU-seconds of a step: the minimum of ``steps`` repetitions, after one step that is not counted."""
     step()
     return min(cpu_seconds(step) for _ in range(steps))
 
@@ -153,7 +153,7 @@ def finetuning(queries: int, steps: int) -> float:
 
 
 def training(steps: int) -> dict[str, dict[int, float]]:
-    """Return the CPU-seconds of steps, by the varied quantity and its size."""
+    """Return the CPU-seconds of training steps, by the varied quantity and its size."""
     batches = {spans: pretraining(replace(SHAPE, spans=spans), LENGTH, WORDS, steps) for spans in BATCHES}
     return {
         "pre-training step by spans": batches,

@@ -6,8 +6,8 @@
 ``cores``: number of CPU cores that are rented with each GPU. ``disk``: bytes that a disk reads per second. ``queries``:
 number of train queries. Negatives are mined for them, and the retriever is fine-tuned on them for three epochs.
 
-The rates of training and encoding are those of an H100 in docs/measured.md ("On a GPU"), in operations per second. So the
-cost of a text of any length depends on its operations. A ~ marks figures that were never measured at this size.
+The rates of training and encoding are those of an H100 in docs/measured.md ("On a GPU"), in operations per second. So a text
+of any length costs its number of operations divided by the rate. A ~ marks figures for which no rate was measured.
 """
 
 import json
@@ -69,7 +69,7 @@ def exponent(cost: dict[float, float]) -> float:
 
 
 def slope(cost: dict[float, float]) -> tuple[float, float]:
-    """Return the cost of one more unit and the cost at size 0, from a line fitted by least squares of relative errors."""
+    """Return the cost of one more unit and the cost at size 0, from the line with the least squared relative errors."""
     sizes, values = (np.array(list(column), float) for column in (cost.keys(), cost.values()))
     columns = np.stack([sizes, np.ones(len(sizes))], axis=1) / values[:, None]
     found, *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)
@@ -87,7 +87,7 @@ def short(number: float) -> str:
 
 
 def by_size(costs: dict[str, dict[float, float]], unit: str) -> list[str]:
-    """Return a table of CPU-seconds by size, all of one set of sizes."""
+    """Return a table of CPU-seconds by size. All its rows have the same sizes."""
     sizes = list(next(iter(costs.values())))
     lines = [line(unit, *(f"{size:,.0f}" for size in sizes), "exponent", "without the fixed part", "fixed, CPU-s")]
     lines.append(line("---", *["--:"] * (len(sizes) + 3)))
@@ -109,7 +109,7 @@ class Part:
         gpu: seconds of one GPU.
         cores: CPU-seconds of work that all cores share.
         core: CPU-seconds of work that only one core can do.
-        guessed: whether nothing of this size or kind was measured.
+        guessed: whether no rate was measured for it.
     """
 
     name: str
