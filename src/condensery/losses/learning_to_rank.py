@@ -1,4 +1,4 @@
-"""The learning-to-rank loss of Zhao et al. (eq. 14), kept as an ablation of a contrastive loss with inner products.
+"""The learning-to-rank loss of Zhao et al. (eq. 14), kept for comparison with the contrastive loss over inner products.
 
 The score of a query q and a passage d is sigmoid(W [q; d] + b), as printed in the paper. W [q; d] equals W_q q + W_d d. So
 the loss needs only one number per query, W_q q + b, and one number per passage, W_d d. The gradient cache treats these

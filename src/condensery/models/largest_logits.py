@@ -69,7 +69,9 @@ class _LargestLogits(torch.autograd.Function):
 
 
 def largest_logits(states: Tensor, layer: nn.Linear, texts: list[slice], least: float = -torch.inf) -> Tensor:
-    """Return the largest logit of each token of the vocabulary over the tokens of each text, or ``least`` if it is larger.
+    """Return, for each text and each token v of the vocabulary, the largest logit of v at the text's tokens.
+
+    Results below ``least`` are replaced by ``least``.
 
     The matrix products are in autocast's precision if autocast is on. All other computations are in fp32 or wider. A logit
     that is not above ``least`` has no gradient. Of several equal largest logits one has the gradient. The operator has a

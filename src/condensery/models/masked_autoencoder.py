@@ -57,7 +57,7 @@ class DecoderShape:
 
 
 def decoder_shape(kind: Kind, layers: int | None = None, mask_rate: float = 0.5) -> DecoderShape:
-    """Return a shape. ``layers`` None = the papers' number of layers: one for ``enhanced``, otherwise two."""
+    """Return the decoder's shape. ``layers`` None = the papers' number: one for ``enhanced``, otherwise two."""
     return DecoderShape(kind, (1 if kind == "enhanced" else 2) if layers is None else layers, mask_rate)
 
 

@@ -94,8 +94,8 @@ class StageConfig(NumberKeys):
     A field's explanation is the docstring below the field. ``make conf`` writes ``conf/stage/KIND.yaml`` from the defaults
     and the explanations. If a key has another default or meaning in a subclass, the subclass declares the field again.
 
-    ``data_checks`` maps a field, which names the stage that makes the data, to functions of ``stages.data_checks``. These
-    checks run as soon as the data exist. Without these checks, a fault would show only when this stage begins, hours later.
+    ``data_checks`` maps an input field to names of functions in ``stages.data_checks``, which check the artifact of this
+    input as soon as it exists. Without these checks, a fault would show only when this stage begins, hours later.
 
     A subclass may define ``identity() -> list[str]``, which returns further strings for the artifact id. A nested model
     may define ``fingerprint() -> str``. The id then contains the fingerprint in place of the model's fields.

@@ -110,7 +110,7 @@ class EarlyStopping(_Callback):
     divergence_threshold: float | None = None
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments. ``monitor`` is checked after each validation of the stage, not at the end of an epoch."""
+        """Return Lightning's arguments. ``monitor`` is checked after each validation, not at the end of an epoch."""
         return {**super().arguments(folder, validated), "check_on_train_epoch_end": False}
 
 
@@ -141,7 +141,7 @@ class ModelCheckpoint(_Callback):
         return self.monitor == "val/mrr@10"
 
     def arguments(self, folder: Path, validated: bool) -> dict[str, Any]:
-        """Return the arguments, with the folder. A resumed run overwrites the checkpoints of the steps that it repeats."""
+        """Return Lightning's arguments. A resumed run overwrites the checkpoints of the steps that it repeats."""
         at_the_end = None if not validated else False  # None: Lightning decides; False: save after validations
         own = {"dirpath": folder, "enable_version_counter": False, "save_on_train_epoch_end": at_the_end}
         return {**super().arguments(folder, validated), **own}

@@ -98,9 +98,9 @@ class OptimisedStageConfig(StageConfig):
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
         """Return the estimated work of the whole training run.
 
-        The number of steps comes from ``steps``, from ``epochs`` of ``items`` (an epoch has at least one step), or from
-        ``token_budget``. The disk estimate counts only the weights: checkpoints of unfinished training, which also hold
-        AdamW's two moments, are deleted at the end.
+        The number of steps comes from one of the keys ``steps``, ``epochs`` and ``token_budget``. An epoch is a pass
+        over the ``items``, and has at least one step. The disk estimate counts only the weights. Checkpoints of unfinished
+        training, which also hold AdamW's two moments, are deleted at the end.
 
         Args:
             sizes: sizes of the stage's artifact.

@@ -27,7 +27,7 @@ class AnswerMatcher:
     """Decides which texts contain any of the given answers.
 
     Two cases follow DPR: an answer without tokens (white space) matches every text, and an invalid regular expression
-    matches no text. Readers drop answers without tokens, and warn of invalid expressions.
+    matches no text. While a collection is read, blank answers are dropped, and invalid expressions cause a warning.
 
     Args:
         answers: the answers of one question.

@@ -68,7 +68,7 @@ class SpanVectors:
         self.model, self.projector, self.masked, self.mlm_weight = model, projector, masked, mlm_weight
 
     def vectors(self, chunk: Any) -> Tensor:
-        """Return the rows (b, d + s d + s) that ``group_contrast`` reads."""
+        """Return the argument ``vectors`` of ``group_contrast`` for the rows of a chunk, (b, d + s d + s)."""
         return self._read(chunk)[0]
 
     def encode(self, chunk: Any) -> tuple[Tensor, dict[str, Tensor]]:

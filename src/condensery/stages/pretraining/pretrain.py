@@ -123,7 +123,7 @@ def _shared(config: configs.AnyConfig, context: Context) -> dict[str, Any]:
 def span_data(
     config: configs.AnyConfig, context: Context, kind: type[SpanPairDataModule] = SpanPairDataModule, **own: Any
 ) -> SpanPairDataModule:
-    """Return the data module of spans of the documents, by default single spans. ``kind`` is the class of the data module."""
+    """Return the data module of document spans, of class ``kind``. Without the argument ``pairs`` it gives single spans."""
     cut = config.values_of("spans", "short_probability", "min_length")
     return kind(Tokens(context.input("tokens")), **{"pairs": None, **_shared(config, context), **cut, **own})
 
