@@ -39,9 +39,10 @@ _kept = _Kept()
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """The operator. Its forward pass saves softmax(logits) - onehot(targets), (n, V), in the matrix products' precision.
+    """The operator of ``projected_cross_entropy``.
 
-    The backward pass computes all gradients from the saved matrix.
+    The forward pass saves softmax(logits) - onehot(targets), (n, V), in the matrix products' precision. The
+    backward pass computes all gradients from the saved matrix.
     """
 
     @staticmethod

@@ -14,9 +14,10 @@ _FEW = 4  # if at most one column in _FEW has a gradient, tokens are searched in
 
 
 class _LargestLogits(torch.autograd.Function):
-    """The operator. Its forward pass saves, for each entry of the result with a gradient, the token with the largest logit.
+    """The operator of ``largest_logits``.
 
-    The backward pass multiplies only by the columns of the vocabulary that have a gradient in some text.
+    The forward pass saves, for each entry of the result that has a gradient, the token with the largest logit. The
+    backward pass multiplies only by the columns of the vocabulary that have a gradient in some text.
     """
 
     @staticmethod

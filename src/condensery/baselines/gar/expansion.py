@@ -63,7 +63,10 @@ def several_shards(config: ExpandQueriesConfig, context: Context) -> bool:
 
 
 def expand_queries(config: ExpandQueriesConfig, context: Context) -> dict[str, Any]:
-    """Write ``TEXTS``. Raises ``UserError`` if the model cannot be used, or if the collection lacks a split."""
+    """Write the file ``TEXTS``: for each query, a text per target.
+
+    Raises ``UserError`` if the model cannot be used, or if the collection lacks a split.
+    """
     group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type
     precision_on(device, config.precision, f"stages.{context.stage_name}.precision")
     queries, size = _queries(config, context), config.batch_size

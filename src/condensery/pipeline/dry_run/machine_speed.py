@@ -22,7 +22,7 @@ SQUARE = {"cpu": 768, "cuda": 8192}  # rows and columns of the multiplied matric
 
 @dataclass(frozen=True)
 class Here:
-    """This machine.
+    """The machine on which the dry run runs.
 
     Attributes:
         device: device that computes, ``cpu`` or ``cuda``.

@@ -78,7 +78,7 @@ def _long_enough(texts: list[str], minimum_words: int, language: str) -> list[st
 def write_sentences(
     examples: Iterable[Example], context: Context, name: str, task: Task, splits: Sequence[str] = SPLITS
 ) -> dict[str, Any]:
-    """Write the artifact.
+    """Write the artifact of a sentence task: its sentences, and its examples in each split.
 
     Args:
         examples: the examples, in any order of splits.
