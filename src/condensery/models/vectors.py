@@ -82,6 +82,19 @@ class DenseShape:
     activation: str = "Tanh"
 
 
+@dataclass(frozen=True)
+class NormShape:
+    """The shape of a layer normalisation after pooling, with a learned scale and offset for ``inputs`` dimensions."""
+
+    inputs: int
+
+    @property
+    def outputs(self) -> int:
+        """The number of dimensions that it returns."""
+        return self.inputs
+
+
+LayerShape = DenseShape | NormShape
 # classes of torch.nn that need no arguments -> the module of torch that defines them
 ACTIVATIONS: dict[str, str] = {
     "Identity": "torch.nn.modules.linear",

@@ -14,7 +14,7 @@ from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
 from condensery.models.checkpoints.metadata import TOKEN_VECTORS as OWN
 from condensery.models.checkpoints.retrievers import load_encoder
-from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
+from condensery.models.checkpoints.sentence_transformers import SavedLayer, write_multi_vector
 from condensery.models.checkpoints.weights import save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
@@ -92,6 +92,6 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
         raise UserError(f"{folder / OWN}: its ids do not fit its method and vocabulary; copy the checkpoint again")
     parts = zip((folder / DENSE, folder / WHOLE), _shapes(interaction, encoder.model), strict=True)
-    saved = ([SavedDense(path, shape) for shape in shapes] for path, shapes in parts)
+    saved = ([SavedLayer(path, shape) for shape in shapes] for path, shapes in parts)
     encoder.head, whole = (load_head(layers, int(encoder.model.config.hidden_size)) for layers in saved)
     return TokenEncoder(encoder, interaction, whole)

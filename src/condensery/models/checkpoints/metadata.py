@@ -1,6 +1,7 @@
 """The metadata in a checkpoint's folder: ``condensery.json``, or sentence-transformers' files. Imports no torch."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
 from condensery.models.checkpoints.sentence_transformers import (
     COUNT,
+    KINDS,
     MODULES,
     Route,
-    SavedDense,
+    SavedLayer,
     longest_input,
     must_be,
     read_modules,
@@ -72,7 +74,7 @@ class SavedTower:
     """
 
     folder: Path
-    behind: tuple[SavedDense | None, ...] = ()
+    behind: tuple[SavedLayer | None, ...] = ()
 
 
 def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
@@ -230,6 +232,7 @@ def made_for_search(folder: Path) -> str | None:
     if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):
         return None
     pooled = "CLS" if settings.pooling == "cls" else f"{settings.pooling} pooling"
-    dense = [f"{sum(layer is not None for layer in layers)} Dense"] if any(layers) else []
+    kinds = Counter(KINDS[type(layer.shape)] for layer in layers if layer)
+    further = [f"{number} {kind}" for kind, number in kinds.items()]
     cut = [f"truncated to {settings.truncate_dim}"] if settings.truncate_dim else []
-    return ", ".join([pooled, *dense, *cut, "cosine" if settings.normalise else "inner product"])
+    return ", ".join([pooled, *further, *cut, "cosine" if settings.normalise else "inner product"])

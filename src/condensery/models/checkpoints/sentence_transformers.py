@@ -7,7 +7,7 @@ from string import ascii_letters
 from typing import Any, Literal
 
 from condensery.errors import UserError, shown
-from condensery.models.vectors import ACTIVATIONS, DenseShape, Pooling, VectorSettings
+from condensery.models.vectors import ACTIVATIONS, DenseShape, LayerShape, NormShape, Pooling, VectorSettings
 from condensery.system.files import read_json, write_json
 
 MODULES = "modules.json"
@@ -46,12 +46,15 @@ _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 Route = Literal["query", "document"]  # the kind of a text; the module ``Router`` has separate modules for each kind
 
 
+KINDS: dict[type, str] = {DenseShape: "Dense", NormShape: "LayerNorm", type(None): "Normalize"}  # shape -> module
+
+
 @dataclass(frozen=True)
-class SavedDense:
-    """A saved ``Dense`` module: the folder of its weights, and its shape."""
+class SavedLayer:
+    """A saved module ``Dense`` or ``LayerNorm``: the folder of its weights, and its shape."""
 
     folder: Path
-    shape: DenseShape
+    shape: LayerShape
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class SavedModules:
     """
 
     settings: VectorSettings
-    head: tuple[SavedDense | None, ...]
+    head: tuple[SavedLayer | None, ...]
     folder: Path
 
 
@@ -75,7 +78,7 @@ def write_modules(
     size: int,
     max_length: int,
     settings: VectorSettings | None = None,
-    head: Sequence[DenseShape | None] = (),
+    head: Sequence[LayerShape | None] = (),
 ) -> list[Path]:
     """Write the config files from which sentence-transformers builds the encoder, the pooling and the layers after it.
 
@@ -94,7 +97,7 @@ def write_modules(
     """
     settings = settings or VectorSettings()
     layers = [*head, *([None] if settings.normalise else [])]
-    behind = [("Normalize" if shape is None else "Dense") for shape in layers]
+    behind = [KINDS[type(shape)] for shape in layers]
     paths = [f"{place}_{kind}" for place, kind in enumerate(behind, start=2)]
     kinds = {"": "Transformer", POOLING: "Pooling", **dict(zip(paths, behind, strict=True))}
     prompts = {"query": settings.query_prefix, "document": settings.passage_prefix}
@@ -110,7 +113,7 @@ def write_modules(
         {"word_embedding_dimension": size, **{_FLAG + _FLAGS[one]: one == settings.pooling for one in flags}},
     )
     for path, shape in zip(paths, layers, strict=True):
-        write_json(folder / path / "config.json", {} if shape is None else _described(shape))
+        write_json(folder / path / "config.json", _described(shape))
     return [folder / path for path in paths[: len(head)]]
 
 
@@ -174,7 +177,9 @@ def write_list(folder: Path, modules: Mapping[str, str]) -> None:
     write_json(folder / MODULES, [{"idx": place, "name": str(place), **one} for place, one in enumerate(named)])
 
 
-def _described(shape: DenseShape) -> dict[str, Any]:
+def _described(shape: LayerShape | None) -> dict[str, Any]:
+    if not isinstance(shape, DenseShape):
+        return {} if shape is None else {"dimension": shape.inputs}
     activation = f"{ACTIVATIONS[shape.activation]}.{shape.activation}"
     sizes = {"in_features": shape.inputs, "out_features": shape.outputs}
     return {**sizes, "bias": shape.bias, "activation_function": activation}
@@ -191,15 +196,15 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     about = _expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
     pooling: Pooling | None = None
-    head: list[SavedDense | None] = []
+    head: list[SavedLayer | None] = []
     encoder = folder
     for kind, path in _modules(folder, route):
         if kind == "Pooling" and pooling is None:
             pooling = _pooling(_settings(path), prompted=bool(query or passage))
         elif kind == "Normalize" and pooling is not None:
             head.append(None)
-        elif kind == "Dense" and pooling is not None:
-            head.append(SavedDense(path, _dense(_settings(path))))
+        elif kind in ("Dense", "LayerNorm") and pooling is not None:
+            head.append(SavedLayer(path, (_dense if kind == "Dense" else _norm)(_settings(path))))
         elif kind == "Transformer" and pooling is None:
             encoder = path
             _check_case(path)
@@ -254,15 +259,16 @@ def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
     return [(_kind({"type": types[name]}), folder / name) for name in names]
 
 
-def dense_weights(folder: Path) -> Path:
-    """Return the file with the weights of a ``Dense`` module: safetensors, or tensors pickled by torch.
+def layer_weights(saved: SavedLayer) -> Path:
+    """Return the file with the weights of a module: safetensors, or tensors pickled by torch.
 
     Raises ``UserError`` if there is no such file.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: no weights of this Dense module; copy model.safetensors or pytorch_model.bin into it")
+        if (saved.folder / name).is_file():
+            return saved.folder / name
+    what = f"no weights of this {KINDS[type(saved.shape)]} module"
+    raise UserError(f"{saved.folder}: {what}; copy model.safetensors or pytorch_model.bin into it")
 
 
 def longest_input(folder: Path) -> int | None:
@@ -334,6 +340,12 @@ def _dense(file: Path) -> DenseShape:
     return DenseShape(inputs, outputs, bias, activation)
 
 
+def _norm(file: Path) -> NormShape:
+    size = _expected(file, dict).get("dimension")
+    must_be(COUNT, type(size) is int and size >= 1, f"{file}: dimension", size)
+    return NormShape(size)
+
+
 def _by_cosine(about: dict[str, Any], file: Path) -> bool:
     similarity = about.get("similarity_fn_name")
     if similarity not in (None, "dot", "dot_score", *_COSINE):
@@ -371,6 +383,6 @@ def _expected(file: Path, kind: type) -> Any:
 
 def _other(file: Path, what: str) -> UserError:
     return UserError(
-        f"{file}: {what}; supported are the poolings {', '.join(_FLAGS)}, then modules Dense and Normalize in any order,"
-        " and a comparison of vectors by inner product or cosine"
+        f"{file}: {what}; supported are the poolings {', '.join(_FLAGS)}, then modules Dense, LayerNorm and Normalize in any"
+        " order, and a comparison of vectors by inner product or cosine"
     )
