@@ -80,7 +80,7 @@ def test_it_is_that_of_sentence_transformers_around_its_loss_of_in_batch_negativ
 def test_through_the_cache_its_gradient_is_that_of_the_whole_batch(normalised: bool, inner: str) -> None:
     def trained(budget: int) -> tuple[Tensor, dict[str, Tensor]]:
         torch.manual_seed(5)
-        head = head_of([DenseShape(16, 12), NormShape(12)])
+        head = head_of([DenseShape(16, 12), NormShape(12, 12)])
         encoder = Encoder(textbook.language_model().base_model, VectorSettings("mean", normalised), head)
         loss = {"name": "matryoshka", "dims": DIMS, "weights": WEIGHTS, "loss": {"name": inner, "temperature": 0.5}}
         made = BiEncoderModule(BiEncoder(encoder), loss=loss, mask_known_positives=False, seed=4).double()

@@ -70,15 +70,12 @@ class Normalise(nn.Module):
         return nn.functional.normalize(vectors, dim=-1)
 
 
+_LAYERS = {DenseShape: Dense, NormShape: LayerNorm}
+
+
 def head_of(shapes: Sequence[LayerShape | None]) -> nn.Sequential:
     """Create the layers after pooling, randomly initialised; None = ``Normalise``."""
-    return nn.Sequential(*map(_layer, shapes))
-
-
-def _layer(shape: LayerShape | None) -> nn.Module:
-    if shape is None:
-        return Normalise()
-    return Dense(shape) if isinstance(shape, DenseShape) else LayerNorm(shape)
+    return nn.Sequential(*(Normalise() if shape is None else _LAYERS[type(shape)](shape) for shape in shapes))
 
 
 def shapes_of(head: Iterable[nn.Module]) -> list[LayerShape | None]:

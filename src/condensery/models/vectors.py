@@ -84,14 +84,10 @@ class DenseShape:
 
 @dataclass(frozen=True)
 class NormShape:
-    """The shape of a layer normalisation after pooling, with a learned scale and offset for ``inputs`` dimensions."""
+    """The shape of a layer normalisation after pooling, with a learned scale and offset for each of its ``inputs``."""
 
     inputs: int
-
-    @property
-    def outputs(self) -> int:
-        """The number of dimensions that it returns."""
-        return self.inputs
+    outputs: int  # equal to ``inputs``
 
 
 LayerShape = DenseShape | NormShape
