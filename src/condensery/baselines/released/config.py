@@ -18,12 +18,7 @@ SPLADE = (
     "a SPLADE is a masked language model, or Transformer (fill-mask) or MLMTransformer, then SpladePooling with max"
 )
 COLBERT = "a ColBERT is of pylate, or has Transformer, Dense without bias and activation, Normalize and MultiVectorMask"
-OTHERS = (
-    "retriever, sparse_encoder, token_encoder and cross_encoder are the stages for models that were trained elsewhere"
-)
-NONE: Any = (None, {}, {"query": "", "document": ""}, {"query": None, "document": None})  # prompts that are none
-
-
+OTHERS = "retriever, sparse_encoder, token_encoder and cross_encoder are the stages for models trained elsewhere"
 # what the files of a checkpoint say: the folder of the backbone and its tokenizer, the lengths, and further settings
 Files = tuple[Path, Lengths, dict[str, Any]]
 
@@ -39,7 +34,7 @@ def read_splade(folder: Path) -> Files:
     paths = _modules(folder, SPLADE, ["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"])
     (kind, encoder), (_, pooling) = paths.items()
     _read(library.encoder_file(encoder), SPLADE, transformer_task=["fill-mask"] + [None] * (kind != "Transformer"))
-    _read(folder / library.ABOUT, SPLADE, similarity_fn_name=[None, "dot"], max_active_dims=[None], prompts=NONE)
+    _read(folder / library.ABOUT, SPLADE, similarity_fn_name=[None, "dot"], max_active_dims=[None], prompts=[{}])
     activations, file = [None, "relu", "log1p_relu"], library.settings_file(pooling)
     about = _read(file, SPLADE, pooling_strategy=[None, "max"], activation_function=activations)
     longest = library.longest_input(encoder)
@@ -62,13 +57,13 @@ def read_colbert(folder: Path) -> Files:
     shape, pylate = library.dense_shape(file, "token_embeddings"), len(paths) == 2
     _check(file, vars(shape), COLBERT, bias=[False], activation=["Identity"])
     if pylate:
-        about = _read(folder / library.ABOUT, COLBERT, model_type=[None, "ColBERT"], prompts=NONE)
+        about = _read(folder / library.ABOUT, COLBERT, model_type=[None, "ColBERT"], prompts=[{}])
         filling = {"attend": about.get("attend_to_expansion_tokens"), "length": about.get("query_length") or 32}
         filling = {} if about.get("do_query_expansion") is False else filling
         prompts = {name: about.get(f"{name}_prefix") for name in ("document", "query")}
         words = string.punctuation if about.get("skiplist_words") is None else about["skiplist_words"]
     else:
-        prompts = _read(folder / library.ABOUT, COLBERT, similarity_fn_name=[None, "maxsim"]).get("prompts") or {}
+        prompts = _read(folder / library.ABOUT, COLBERT, similarity_fn_name=[None, "maxsim"])["prompts"]
         file = library.settings_file(paths["MultiVectorMask"])
         mask = _read(file, COLBERT, skiplist_tasks=[None, ["document"]], keep_only_token_ids=[None, []])
         about, words = _read(library.encoder_file(encoder), COLBERT), mask.get("skiplist_words") or []
@@ -94,8 +89,9 @@ def _modules(folder: Path, supported: str, *allowed: Sequence[str]) -> dict[str,
 
 
 def _read(file: Path, supported: str, **allowed: Sequence[Any]) -> dict[str, Any]:
-    """Read a JSON object; it is empty if there is no such file. Raises ``UserError`` as ``_check``."""
+    """Read a JSON object without empty prompts; it is empty if there is no such file. Raises ``UserError`` as ``_check``."""
     about: dict[str, Any] = library.read_expected(file, dict) if file.exists() else {}
+    about["prompts"] = {name: text for name, text in dict(about.get("prompts") or {}).items() if text}
     _check(file, about, supported, **allowed)
     return about
 

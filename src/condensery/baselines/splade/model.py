@@ -140,9 +140,8 @@ def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | st
 def load_sparse_encoder(folder: Path) -> tuple[SparseEncoder, int, int]:
     """Load a folder that ``save_sparse_encoder`` wrote: the encoder, and the maximum tokens of a query and a passage."""
     about = read_about(folder, "query_length", "passage_length")
-    pooling = read_expected(folder / POOLING / "config.json", dict)
-    model = sparse_encoder_of(folder, pooling.get("activation_function", "relu"))
-    return model, about["query_length"], about["passage_length"]
+    activation = read_expected(folder / POOLING / "config.json", dict).get("activation_function", "relu")
+    return sparse_encoder_of(folder, activation), about["query_length"], about["passage_length"]
 
 
 def sparse_encoder_of(folder: Path, activation: str = "relu") -> SparseEncoder:
