@@ -35,6 +35,10 @@ SEVERAL = [
     ("Dense", {"out_features": 24, "bias": True, "activation_function": torch.nn.GELU()}),
     ("Dense", {"out_features": 10, "bias": False, "activation_function": torch.nn.Identity()}),
 ]
+ANCE = [
+    ("Dense", {"out_features": 12, "activation_function": torch.nn.Identity()}),
+    ("LayerNorm", {"dimension": 12}),
+]
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "bert": (BertConfig, BertModel),
     "roberta": (RobertaConfig, RobertaModel),
@@ -50,6 +54,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "the root of the length": {"pooling": "mean_sqrt_len_tokens", "behind": [("Normalize", {})]},
     "one Dense": {"behind": [("Dense", {"out_features": 8})]},
     "several Dense, then normalised": {"behind": [*SEVERAL, ("Normalize", {})]},
+    "Dense, then LayerNorm, as ANCE": {"pooling": "cls", "behind": ANCE},
+    "normalised, LayerNorm, normalised": {
+        "behind": [("Normalize", {}), ("LayerNorm", {"dimension": SIZE}), ("Normalize", {})]
+    },
     "normalised, then Dense": {"behind": [("Normalize", {}), *SEVERAL[:1]]},
     "cut": {"truncate_dim": 6, "pooling": "lasttoken"},
     "cut, by cosine": {"truncate_dim": 6, "similarity": "cosine", "behind": [("Normalize", {})]},
@@ -72,6 +80,7 @@ def released(
     prompts: dict[str, str] = PROMPTS,
     length: int = 14,
     family: str = "bert",
+    positions: int = 40,
 ) -> Path:
     """Save a model of ``family``, with a pooling and the modules ``behind`` it, into ``folder``/saved. Return the path."""
     library: Any = pytest.importorskip("sentence_transformers")
@@ -81,9 +90,9 @@ def released(
     torch.manual_seed(0)
     read = load_tokenizer(words_of(family, tokenizer, folder / "words"))
     if language_model:
-        backbone: Any = BertForMaskedLM(_config(family, len(read), read.pad_token_id))
+        backbone: Any = BertForMaskedLM(_config(family, len(read), read.pad_token_id, positions))
     else:
-        backbone = plain_model(family, len(read), read.pad_token_id)
+        backbone = plain_model(family, len(read), read.pad_token_id, positions)
     backbone.to(dtype).save_pretrained(folder / "backbone")
     read.save_pretrained(folder / "backbone")
     transformer = modules.Transformer(str(folder / "backbone"), max_seq_length=length)
@@ -91,6 +100,9 @@ def released(
     for kind, about in behind:
         parts.append(getattr(modules, kind)(**({"in_features": size} if kind == "Dense" else {}), **about))
         size = about.get("out_features", size)
+        if kind == "LayerNorm":  # the library begins with 1 and 0, which would hide that they are not read
+            for weight in parts[-1].parameters():
+                torch.nn.init.uniform_(weight, 0.3, 1.5)
     model = library.SentenceTransformer(modules=parts, prompts=prompts, device="cpu", truncate_dim=truncate_dim)
     model.similarity_fn_name = similarity
     model.to(dtype).save(str(folder / "saved"))
@@ -113,7 +125,7 @@ def words_of(family: str, tokenizer: Path, folder: Path) -> Path:
     return folder
 
 
-def _config(family: str, words: int, pad: int) -> Any:
+def _config(family: str, words: int, pad: int, positions: int = 40) -> Any:
     sizes = {"hidden_size": SIZE, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     own: dict[str, Any] = {}
     if family == "distilbert":
@@ -124,14 +136,14 @@ def _config(family: str, words: int, pad: int) -> Any:
         own = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 3)
         own |= {"local_attention": 4, "global_attn_every_n_layers": 2}
     return FAMILIES[family][0](
-        vocab_size=words, max_position_embeddings=40, initializer_range=0.3, pad_token_id=pad, **sizes, **own
+        vocab_size=words, max_position_embeddings=positions, initializer_range=0.3, pad_token_id=pad, **sizes, **own
     )
 
 
-def plain_model(family: str, words: int, pad: int) -> PreTrainedModel:
+def plain_model(family: str, words: int, pad: int, positions: int = 40) -> PreTrainedModel:
     """Return a model of a family with random weights, without the family's own pooling layer."""
     plain: dict[str, Any] = {} if family in ("electra", "distilbert", "modernbert") else {"add_pooling_layer": False}
-    model: PreTrainedModel = FAMILIES[family][1](_config(family, words, pad), **plain)
+    model: PreTrainedModel = FAMILIES[family][1](_config(family, words, pad, positions), **plain)
     return model
 
 

@@ -19,7 +19,7 @@ from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.models.biencoder import BiEncoder
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
-from condensery.models.vectors import DenseShape, VectorSettings
+from condensery.models.vectors import DenseShape, NormShape, VectorSettings
 from condensery.training.modules.biencoder import BiEncoderModule
 
 DIMS, WEIGHTS = [12, 5, 2], [1.0, 0.5, 2.0]
@@ -80,7 +80,7 @@ def test_it_is_that_of_sentence_transformers_around_its_loss_of_in_batch_negativ
 def test_through_the_cache_its_gradient_is_that_of_the_whole_batch(normalised: bool, inner: str) -> None:
     def trained(budget: int) -> tuple[Tensor, dict[str, Tensor]]:
         torch.manual_seed(5)
-        head = head_of([DenseShape(16, 12)])
+        head = head_of([DenseShape(16, 12), NormShape(12, 12)])
         encoder = Encoder(textbook.language_model().base_model, VectorSettings("mean", normalised), head)
         loss = {"name": "matryoshka", "dims": DIMS, "weights": WEIGHTS, "loss": {"name": inner, "temperature": 0.5}}
         made = BiEncoderModule(BiEncoder(encoder), loss=loss, mask_known_positives=False, seed=4).double()
@@ -91,7 +91,10 @@ def test_through_the_cache_its_gradient_is_that_of_the_whole_batch(normalised: b
     (value, gradients), (wanted, whole) = trained(8), trained(1000)
     torch.testing.assert_close(value, wanted, rtol=1e-11, atol=0)
     assert textbook.worst(gradients, whole) < 1e-9
-    assert any("head" in name for name in whole), "the layers behind pooling are trained"
+    trained_layers = {
+        name.rpartition("head.")[2] for name, gradient in whole.items() if "head." in name and gradient.any()
+    }
+    assert trained_layers == {"0.linear.weight", "0.linear.bias", "1.norm.weight", "1.norm.bias"}
     assert len(QUERIES) < len(PASSAGES)
 
 

@@ -9,7 +9,7 @@ import pytest
 import released
 import torch
 from error_lines import names
-from released import KINDS, SEVERAL, library_scores, two_towers
+from released import ANCE, KINDS, SEVERAL, library_scores, two_towers
 from safetensors.torch import load_file
 from slow import slow_except
 from transformers import AutoModel
@@ -73,6 +73,12 @@ def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def pickled_layers(folder: Path) -> None:
+    """All weights as older releases of the library saved them, such as those of ANCE."""
+    for part in (folder, folder / "2_Dense", folder / "3_LayerNorm"):
+        pickled(part)
+
+
 def in_shards(folder: Path) -> None:
     model = AutoModel.from_pretrained(folder)
     (folder / "model.safetensors").unlink()
@@ -112,6 +118,7 @@ STORED: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "electra in bf16, cut": ({"family": "electra", "dtype": torch.bfloat16, "truncate_dim": 6, "pooling": "max"}, None),
     "pickled": ({}, pickled),
+    "pickled, with a LayerNorm": ({"family": "roberta", "pooling": "cls", "behind": ANCE}, pickled_layers),
     "pickled in half precision": ({"dtype": torch.float16, "behind": SEVERAL}, pickled),
     "in shards": ({}, in_shards),
     "in pickled shards": ({}, in_pickled_shards),
@@ -215,11 +222,11 @@ def kinds_that_are_not_known(wordpiece: Path, folder: Path) -> dict[str, tuple[l
             [transformer, pooling, modules.Dense(16, 16, use_residual=True)],
             "2_Dense/config.json: use_residual is true",
         ),
-        "LayerNorm": ([transformer, pooling, modules.LayerNorm(16)], "modules.json: a module 'LayerNorm'"),
+        "CNN": ([transformer, modules.CNN(16, 16), pooling], "modules.json: a module 'CNN'"),
     }
 
 
-@pytest.mark.parametrize("kind", ["static", "static queries", "all layers", "two poolings", "residual", "LayerNorm"])
+@pytest.mark.parametrize("kind", ["static", "static queries", "all layers", "two poolings", "residual", "CNN"])
 def test_what_the_library_saves_and_is_not_known_here_is_one_line(kind: str, wordpiece: Path, tmp_path: Path) -> None:
     modules, said = kinds_that_are_not_known(wordpiece, tmp_path)[kind]
     folder = saved_by_the_library(tmp_path / "saved", *modules)
@@ -277,6 +284,8 @@ def test_what_is_set_goes_before_what_the_folder_says(wordpiece: Path, tmp_path:
 def test_cards_and_messages_know_a_retriever_with_layers_behind_its_vectors(wordpiece: Path, tmp_path: Path) -> None:
     folder = released.released(tmp_path, wordpiece, pooling="cls", behind=SEVERAL, truncate_dim=6)
     assert made_for_search(folder) == "CLS, 2 Dense, truncated to 6, inner product"
+    ance = released.released(tmp_path / "ance", wordpiece, pooling="cls", behind=ANCE)
+    assert made_for_search(ance) == "CLS, 1 Dense, 1 LayerNorm, inner product"
     save_retriever(SavedRetriever(load_biencoder(folder), 14, 14), tmp_path / "ours", folder)
     assert made_for_search(tmp_path / "ours") == made_for_search(folder), "pre-training would lose them"
     assert load_retriever(tmp_path / "ours").model.hidden_size == 6
@@ -293,6 +302,7 @@ def test_other_weights_of_a_layer_in_a_folder_below_are_another_backbone(wordpie
     folder = released.released(tmp_path, wordpiece, behind=SEVERAL)
 
     before = fingerprint(folder)
+    assert fingerprint(released.released(tmp_path / "ance", wordpiece, behind=ANCE)) != before
     weights = folder / "3_Dense" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert fingerprint(folder) != before
@@ -304,7 +314,7 @@ def changed(folder: Path, file: str, **values: Any) -> None:
     (folder / file).write_text(json.dumps({key: value for key, value in {**about, **values}.items() if value != ()}))
 
 
-BEHIND = "2_Dense/config.json"
+BEHIND, NORM = "2_Dense/config.json", "3_LayerNorm/config.json"
 FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "an unknown activation": (BEHIND, {"activation_function": "mine.Swish"}, ["activation_function", "mine.Swish", "GELU"]),
     "an activation that is no class of torch.nn": (
@@ -334,12 +344,35 @@ def test_what_is_not_known_or_does_not_fit_is_one_line(fault: str, wordpiece: Pa
 
 
 @pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"dimension": 16}, ["dimension", "16", "12"]),
+        ({"dimension": "12"}, ["dimension", "whole number"]),
+        ({"dimension": ()}, ["dimension", "None", "whole number"]),
+    ],
+)
+def test_a_layer_norm_of_another_size_is_one_line(
+    values: dict[str, Any], words: list[str], wordpiece: Path, tmp_path: Path
+) -> None:
+    folder = released.released(tmp_path, wordpiece, behind=ANCE)
+    changed(folder, NORM, **values)
+    with pytest.raises(UserError) as raised:
+        load_biencoder(folder)
+    names(str(raised.value), str(folder / NORM), *words)
+    changed(folder, NORM, dimension=12)
+    (folder / "3_LayerNorm" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"3_LayerNorm: no weights of this LayerNorm module"):
+        load_biencoder(folder)
+
+
+@pytest.mark.parametrize(
     ("kinds", "said"),
     [
         (["Transformer", "Dense", "Pooling"], "'Dense'"),
         (["Transformer", "Normalize", "Pooling"], "'Normalize'"),
         (["Transformer", "Pooling", "Pooling"], "'Pooling'"),
-        (["Transformer", "Pooling", "LayerNorm"], "'LayerNorm'"),
+        (["Transformer", "LayerNorm", "Pooling"], "'LayerNorm'"),
+        (["Transformer", "Pooling", "CNN"], "'CNN'"),
         (["Transformer", "Pooling", "Transformer"], "'Transformer'"),
     ],
 )

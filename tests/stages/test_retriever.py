@@ -243,7 +243,7 @@ def test_a_run_on_the_cpu_leaves_a_gpu_alone(checkpoint: Path, tmp_path: Path, m
     [
         (("cls", "mean"), "dot", [], "1_Pooling/config.json", ["cls, mean", "weighted_mean"]),
         ("mean", "euclidean", [], "config_sentence_transformers.json", ["'euclidean'"]),
-        ("cls", "dot", ["LayerNorm"], "modules.json", ["'LayerNorm'"]),
+        ("cls", "dot", ["WeightedLayerPooling"], "modules.json", ["'WeightedLayerPooling'"]),
     ],
 )
 def test_a_folder_of_sentence_transformers_that_makes_vectors_in_an_unknown_way_is_refused(

@@ -264,7 +264,7 @@ class Encoder(nn.Module):
         return self.family.layers(self.model)
 
     def forward(
-        self, layout: PackedLayout, *read: LayerStates, skip: int | None = None
+        self, layout: PackedLayout, *read: LayerStates, skip: int | None = None, visible: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Run the embedding layer and all transformer layers.
 
@@ -274,6 +274,7 @@ class Encoder(nn.Module):
                 selection, by itself, so that its dropout does not depend on whether masked tokens are read as well. The
                 gradient cache relies on this.
             skip: number of early layers (L^e), fewer than all layers, whose output states are returned as well.
+            visible: which tokens attend to which, as in ``attend``; None = each token attends to its whole row.
 
         Returns:
             the states of the last layer at the selected tokens (k_1 + k_2 + ..., d), and the packed early states (n, d). The
@@ -284,9 +285,9 @@ class Encoder(nn.Module):
         """
         hidden, layers, early = self.embed(layout), self.layers, None  # (n, d)
         if skip is not None:
-            early = hidden = transformer_layers(layers[:skip], hidden, layout.tokens, None)
+            early = hidden = transformer_layers(layers[:skip], hidden, layout.tokens, visible)
             layers = layers[skip:]
-        return self.finish(transformer_layers(layers, hidden, layout.tokens, None, *read)), early
+        return self.finish(transformer_layers(layers, hidden, layout.tokens, visible, *read)), early
 
     def finish(self, states: Tensor) -> Tensor:
         """Apply a pre-norm backbone's final normalisation to states (k, d) of the last layer. The shape is kept."""

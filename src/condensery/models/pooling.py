@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from condensery.models.vectors import DenseShape, Pooling, VectorSettings
+from condensery.models.vectors import DenseShape, LayerShape, NormShape, Pooling, VectorSettings
 
 
 def pool(states: Tensor, real: Tensor, lengths: Tensor, pooling: Pooling) -> Tensor:
@@ -49,6 +49,19 @@ class Dense(nn.Module):
         return self.activation(self.linear(vectors))
 
 
+class LayerNorm(nn.Module):
+    """Layer normalisation of vectors (ANCE), applied after pooling. Its weights have sentence-transformers' names."""
+
+    def __init__(self, shape: NormShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.norm = nn.LayerNorm(shape.inputs)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Normalise vectors (b, d); the same shape."""
+        return self.norm(vectors)
+
+
 class Normalise(nn.Module):
     """L2-normalises vectors before further layers or before truncation."""
 
@@ -57,14 +70,17 @@ class Normalise(nn.Module):
         return nn.functional.normalize(vectors, dim=-1)
 
 
-def head_of(shapes: Sequence[DenseShape | None]) -> nn.Sequential:
+_LAYERS = {DenseShape: Dense, NormShape: LayerNorm}
+
+
+def head_of(shapes: Sequence[LayerShape | None]) -> nn.Sequential:
     """Create the layers after pooling, randomly initialised; None = ``Normalise``."""
-    return nn.Sequential(*(Normalise() if shape is None else Dense(shape) for shape in shapes))
+    return nn.Sequential(*(Normalise() if shape is None else _LAYERS[type(shape)](shape) for shape in shapes))
 
 
-def shapes_of(head: Iterable[nn.Module]) -> list[DenseShape | None]:
+def shapes_of(head: Iterable[nn.Module]) -> list[LayerShape | None]:
     """Return the shapes of layers, as ``head_of`` takes them."""
-    return [layer.shape if isinstance(layer, Dense) else None for layer in head]
+    return [layer.shape if isinstance(layer, Dense | LayerNorm) else None for layer in head]
 
 
 def dimensions(hidden: int, head: Iterable[nn.Module], settings: VectorSettings) -> int:

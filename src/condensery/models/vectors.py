@@ -82,6 +82,15 @@ class DenseShape:
     activation: str = "Tanh"
 
 
+@dataclass(frozen=True)
+class NormShape:
+    """The shape of a layer normalisation after pooling, with a learned scale and offset for each of its ``inputs``."""
+
+    inputs: int
+    outputs: int  # equal to ``inputs``
+
+
+LayerShape = DenseShape | NormShape
 # classes of torch.nn that need no arguments -> the module of torch that defines them
 ACTIVATIONS: dict[str, str] = {
     "Identity": "torch.nn.modules.linear",

@@ -7,7 +7,8 @@ Each vector has a key. A query's vector is compared only with the passage's vect
 A query vector whose key no passage vector has adds 0. Three methods are of this form:
 
 - ColBERT (Khattab and Zaharia 2020, eq. 1-3): all vectors have the same key, and are normalised. [Q] or [D] follows [CLS]. A
-  query is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector.
+  query is filled up with [MASK] tokens, which are read like any other token. The punctuation of a passage has no vector. In
+  ColBERTv2 and later models, [MASK] tokens attend to the query's own tokens, but no token attends to them.
 - COIL (Gao et al. 2021): the key is the token, so only exact matches count. [CLS] has a longer vector, whose inner product is
   added. Here it is split into pieces with the dimensions of a token's vector. Each piece has its own key.
 - ME-BERT (Luan et al. 2021): a query has only the vector of [CLS]. A passage has the vectors of its first m tokens. All
@@ -47,6 +48,7 @@ class Interaction:
         mask: id of [MASK].
         markers: only for colbert: ids of [D] and [Q]; empty for the other methods.
         left_out: ids of tokens without a vector: punctuation marks in passages (colbert), or special tokens (coil).
+        attended: only for colbert: whether the tokens of a query attend to the [MASK] tokens; None = no [MASK] is added.
     """
 
     method: Method
@@ -58,6 +60,7 @@ class Interaction:
     mask: CountOrZero = 0
     markers: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
+    attended: bool | None = True
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -90,10 +93,11 @@ class TokenEncoder(BiEncoder):
 
     def keyed(self, chunk: Chunk) -> Tensor:
         """Return the vectors of each row with their keys as last coordinate, (b, v, d + 1); key ``UNUSED`` = no vector."""
-        interaction, query = self.interaction, chunk.tower == QUERY
+        interaction, query, own = self.interaction, chunk.tower == QUERY, chunk.lengths + 1
         chunk = self._marked(chunk) if interaction.markers else chunk
-        layout = PackedLayout(chunk)
-        states = layout.tokens.pad(self.query(layout)[0])  # (b, t, h)
+        layout, read = PackedLayout(chunk), replace(chunk, lengths=own).attention_mask[:, None, None]  # (b, 1, 1, t)
+        visible = read if query and interaction.attended is False else None
+        states = layout.tokens.pad(self.query(layout, visible=visible)[0])  # (b, t, h)
         ids, used = chunk.input_ids, chunk.attention_mask  # (b, t) each
         if interaction.method == "me_bert":
             states, used = states[:, : 1 if query else interaction.first], used[:, : 1 if query else interaction.first]
@@ -101,9 +105,8 @@ class TokenEncoder(BiEncoder):
             used = used & ~torch.isin(ids, self.left_out)
         vectors = wide(self.query.head(states))  # (b, v, d)
         vectors = nn.functional.normalize(vectors, dim=-1) if interaction.method == "colbert" else vectors
-        keys = (ids if interaction.method == "coil" else torch.zeros_like(used).long()).masked_fill(
-            ~used, UNUSED
-        )  # (b, v)
+        keys = ids if interaction.method == "coil" else torch.zeros_like(used, dtype=torch.long)  # (b, v)
+        keys = keys.masked_fill(~used, UNUSED)
         if len(self.whole):
             pieces = wide(self.whole(states[:, 0])).unflatten(1, (-1, interaction.dimensions))  # (b, pieces, d)
             own = self.query.model.config.vocab_size + torch.arange(pieces.shape[1], device=keys.device)
@@ -116,11 +119,10 @@ class TokenEncoder(BiEncoder):
         marker = chunk.input_ids.new_full((len(chunk), 1), self.interaction.markers[chunk.tower])
         ids = torch.cat([chunk.input_ids[:, :1], marker, chunk.input_ids[:, 1:]], dim=1)  # (b, t + 1)
         lengths = chunk.lengths + 1
-        if chunk.tower == QUERY:
-            width = max(self.interaction.query_length, ids.shape[1])
-            ids = nn.functional.pad(ids, (0, width - ids.shape[1]))
-            ids = torch.where(torch.arange(width, device=ids.device) < lengths[:, None], ids, self.interaction.mask)
-            lengths = torch.full_like(lengths, width)
+        if chunk.tower == QUERY and self.interaction.attended is not None:
+            ids = nn.functional.pad(ids, (0, max(0, self.interaction.query_length - ids.shape[1])))
+            ids = ids.where(torch.arange(ids.shape[1], device=ids.device) < lengths[:, None], self.interaction.mask)
+            lengths = torch.full_like(lengths, ids.shape[1])
         return replace(chunk, input_ids=ids, lengths=lengths)
 
     def vectors(self, chunk: Chunk) -> Tensor:

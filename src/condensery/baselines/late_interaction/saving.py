@@ -10,11 +10,10 @@ from tokenizers import AddedToken
 
 from condensery.baselines.late_interaction.model import Interaction, TokenEncoder
 from condensery.errors import UserError
-from condensery.models.biencoder import PASSAGE, QUERY
 from condensery.models.checkpoints.head import load_head, save_head
 from condensery.models.checkpoints.metadata import TOKEN_VECTORS as OWN
 from condensery.models.checkpoints.retrievers import load_encoder
-from condensery.models.checkpoints.sentence_transformers import SavedDense, write_multi_vector
+from condensery.models.checkpoints.sentence_transformers import SavedLayer, write_multi_vector
 from condensery.models.checkpoints.weights import save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.pooling import head_of
@@ -23,7 +22,7 @@ from condensery.system.files import read_as, write_json
 from condensery.tokens.tokenizer import load_tokenizer
 
 DENSE, WHOLE = "1_Dense", "whole"  # folders of further layers
-MARKERS = {PASSAGE: "[D]", QUERY: "[Q]"}  # value of Chunk.tower -> token
+MARKERS = ("[D]", "[Q]")  # new tokens for passages and queries, by the value of Chunk.tower
 
 
 def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Path | str, seed: int) -> TokenEncoder:
@@ -39,7 +38,7 @@ def new_token_encoder(encoder: Encoder, interaction: Interaction, tokenizer: Pat
     read, model = _tokenizer(tokenizer, interaction), encoder.model
     ids: dict[str, Any] = {"mask": read.mask_token_id}
     if interaction.method == "colbert":
-        markers = read.convert_tokens_to_ids([MARKERS[PASSAGE], MARKERS[QUERY]])
+        markers = read.convert_tokens_to_ids([*MARKERS])
         model.resize_token_embeddings(max(*markers, model.config.vocab_size - 1) + 1, mean_resizing=False)
         signs = {*read.convert_tokens_to_ids(list(string.punctuation))} - {read.unk_token_id}
         ids |= {"markers": tuple(markers), "left_out": tuple(sorted(signs))}
@@ -58,26 +57,27 @@ def _shapes(interaction: Interaction, model: Any) -> list[list[DenseShape]]:
 
 
 def _tokenizer(tokenizer: Path | str, interaction: Interaction) -> Any:
-    """Load a tokenizer. For ColBERT, add the tokens [Q] and [D], which absorb the space that follows them."""
+    """Load a tokenizer. For ColBERT, add its markers, or [Q] and [D], as tokens that absorb the space that follows them."""
     read = load_tokenizer(tokenizer)
-    signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in MARKERS.values()]
+    texts = [one for one in read.convert_ids_to_tokens([*interaction.markers]) if one] or MARKERS
+    signs = [AddedToken(text, rstrip=True, normalized=False, special=True) for text in texts]
     read.add_tokens(signs if interaction.method == "colbert" else [], special_tokens=True)
     return read
 
 
 def save_token_encoder(model: TokenEncoder, folder: Path, tokenizer: Path | str) -> None:
     """Save a token encoder. sentence-transformers opens a ColBERT as ``MultiVectorEncoder``, with equal scores."""
-    interaction = model.interaction
-    save_checkpoint(model.query.model, _tokenizer(tokenizer, interaction), folder)
+    interaction, read = model.interaction, _tokenizer(tokenizer, model.interaction)
+    save_checkpoint(model.query.model, read, folder)
     for path, head in ((folder / DENSE, model.query.head), (folder / WHOLE, model.whole)):
         path.mkdir(exist_ok=True)
         save_head(head, [path] * len(head))
-    write_json(folder / OWN, asdict(interaction))
+    write_json(folder / OWN, {key: one for key, one in asdict(interaction).items() if (key, one) != ("attended", True)})
     if interaction.method == "colbert":
         sizes = int(model.query.model.config.hidden_size), interaction.dimensions
-        signs, prefixes = list(string.punctuation), (f"{MARKERS[QUERY]} ", f"{MARKERS[PASSAGE]} ")
+        passage, query = (f"{text.strip()} " for text in read.convert_ids_to_tokens([*interaction.markers]))
         lengths = interaction.query_length, interaction.passage_length  # with the markers
-        write_multi_vector(folder, sizes, lengths, prefixes, signs, DENSE)
+        write_multi_vector(folder, sizes, lengths, (query, passage), string.punctuation, DENSE, interaction.attended)
 
 
 def load_token_encoder(folder: Path) -> TokenEncoder:
@@ -92,6 +92,6 @@ def load_token_encoder(folder: Path) -> TokenEncoder:
     if largest >= encoder.model.config.vocab_size or len(interaction.markers) != 2 * (interaction.method == "colbert"):
         raise UserError(f"{folder / OWN}: its ids do not fit its method and vocabulary; copy the checkpoint again")
     parts = zip((folder / DENSE, folder / WHOLE), _shapes(interaction, encoder.model), strict=True)
-    saved = ([SavedDense(path, shape) for shape in shapes] for path, shapes in parts)
+    saved = ([SavedLayer(path, shape) for shape in shapes] for path, shapes in parts)
     encoder.head, whole = (load_head(layers, int(encoder.model.config.hidden_size)) for layers in saved)
     return TokenEncoder(encoder, interaction, whole)

@@ -18,15 +18,16 @@ class LateInteractionIndexConfig(StageConfig):
     """Store the token vectors of all passages, and search them exactly, or only the candidates of another index.
 
     Queries are encoded during the search. The manifest records the size of the index in bytes per passage. If a key
-    needs an index but names a stage finetune_late_interaction, this index is added automatically, with exact search.
+    needs an index but names a stage finetune_late_interaction or token_encoder, this index is added automatically, with
+    exact search.
     """
 
     model: Annotated[str, Input("token_encoder")]
-    """the stage with the encoder (finetune_late_interaction)"""
+    """the stage with the encoder (finetune_late_interaction, token_encoder)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the token ids of the collection"""
+    """the stage with the token ids of the collection, of the encoder's tokenizer"""
     retriever: Annotated[str | None, Input("index")] = None
     """a stage with an index or an encoder: only its best passages are scored; null: all passages are searched exactly,
     one block at a time"""

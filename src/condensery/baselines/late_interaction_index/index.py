@@ -35,7 +35,7 @@ from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import chunks, flatten
 from condensery.tokens.ranges import ranges
 from condensery.tokens.text_reader import TextReader
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import check_same_tokenizer, load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
 BLOCK = 1 << 18  # vectors that are compared at once
@@ -221,6 +221,7 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
     """Write vectors.npy, keys.npy, counts.npy and index.json; a restart keeps complete shards."""
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
     tokens = Tokens(context.input("tokens"))
+    check_same_tokenizer(context.input("model"), tokens.vocabulary, context.place("tokens"), "name those of the model")
     model = with_cast_weights(load_token_encoder(context.input("model")).to(device).eval(), config.precision)
     reader = TextReader(tokens.passages, tokens.vocabulary, model.interaction.lengths[1], tokens.titles)
 

@@ -15,7 +15,7 @@ from condensery.models.biencoder import BiEncoder
 from condensery.models.checkpoints.backbone import load_masked_language_model
 from condensery.models.checkpoints.metadata import ABOUT, read_about
 from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
-from condensery.models.checkpoints.sentence_transformers import TRANSFORMER, write_list
+from condensery.models.checkpoints.sentence_transformers import TRANSFORMER, read_expected, write_list
 from condensery.models.checkpoints.weights import save_checkpoint
 from condensery.models.encoder import Encoder
 from condensery.models.largest_logits import largest_logits
@@ -37,13 +37,14 @@ class SparseEncoder(BiEncoder):
 
     Args:
         language_model: a masked language model of transformers.
+        activation: ``relu``, or ``log1p_relu`` for weights of log(1 + log(1 + ReLU(w_ij))) (Shen et al. 2025).
     """
 
     language_model: Any  # a PreTrainedModel; its parts are accessed by name
 
-    def __init__(self, language_model: PreTrainedModel) -> None:
+    def __init__(self, language_model: PreTrainedModel, activation: str = "relu") -> None:
         super().__init__(Encoder(language_model.base_model))
-        self.language_model = language_model
+        self.language_model, self.activation = language_model, activation
 
     @property
     def hidden_size(self) -> int:
@@ -56,7 +57,8 @@ class SparseEncoder(BiEncoder):
         states = self.query.family.transform(self.language_model, self.query(layout)[0])
         layer = self.language_model.get_output_embeddings()
         largest = largest_logits(states, layer, token_slices(layout, chunk.lengths), least=0.0)  # (b, V)
-        return largest.log1p()  # log1p rises with the logit, so the maximum can come first
+        weights = largest.log1p()  # log1p rises with the logit, so the maximum can come first
+        return weights.log1p() if self.activation == "log1p_relu" else weights
 
 
 def token_slices(layout: PackedLayout, lengths: Tensor) -> list[slice]:
@@ -130,13 +132,18 @@ def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | st
     }
     write_list(folder, kinds)
     write_json(folder / TRANSFORMER, {"transformer_task": "fill-mask", "max_seq_length": lengths[1]})
-    pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": model.hidden_size}
-    write_json(folder / POOLING / "config.json", pooling)
+    pooling = {"pooling_strategy": "max", "activation_function": model.activation}
+    write_json(folder / POOLING / "config.json", {**pooling, "embedding_dimension": model.hidden_size})
     write_json(folder / THEIR_ABOUT, {"model_type": "SparseEncoder", "prompts": {}, "similarity_fn_name": "dot"})
 
 
 def load_sparse_encoder(folder: Path) -> tuple[SparseEncoder, int, int]:
     """Load a folder that ``save_sparse_encoder`` wrote: the encoder, and the maximum tokens of a query and a passage."""
     about = read_about(folder, "query_length", "passage_length")
-    model = load_masked_language_model(folder, Vocabulary.of(load_tokenizer(folder)))
-    return SparseEncoder(model), about["query_length"], about["passage_length"]
+    activation = read_expected(folder / POOLING / "config.json", dict).get("activation_function", "relu")
+    return sparse_encoder_of(folder, activation), about["query_length"], about["passage_length"]
+
+
+def sparse_encoder_of(folder: Path, activation: str = "relu") -> SparseEncoder:
+    """Return the encoder with the masked language model in a folder. A missing MLM head is listed in its ``new_parts``."""
+    return SparseEncoder(load_masked_language_model(folder, Vocabulary.of(load_tokenizer(folder))), activation)

@@ -18,15 +18,16 @@ class SpladeIndexConfig(StageConfig):
     """Store the sparse vectors of all passages as inverted lists, and search them exactly by inner product.
 
     Queries are encoded during the search. The manifest records, per passage, the size of the index in bytes and the
-    mean number of terms. If a key needs an index but names a stage finetune_splade, this index is added automatically.
+    mean number of terms. If a key needs an index but names a stage finetune_splade or sparse_encoder, this index is added
+    automatically.
     """
 
     model: Annotated[str, Input("sparse_encoder")]
-    """the stage with the encoder (finetune_splade)"""
+    """the stage with the encoder (finetune_splade, sparse_encoder)"""
     corpus: Annotated[str, Input("corpus")] = "corpus"
     """the stage with the collection"""
     tokens: Annotated[str, Input("tokens")] = "tokens"
-    """the stage with the token ids of the collection"""
+    """the stage with the token ids of the collection, of the encoder's tokenizer"""
     precision: Precision
     """numeric precision of the encoder: fp32, bf16 or fp16"""
     chunk_tokens: Count = 2048

@@ -29,7 +29,7 @@ from condensery.text.collection import Collection
 from condensery.tokens.artifacts import Tokens
 from condensery.tokens.batches import Chunk, chunks, flatten
 from condensery.tokens.text_reader import TextReader
-from condensery.tokens.tokenizer import load_tokenizer
+from condensery.tokens.tokenizer import check_same_tokenizer, load_tokenizer
 from condensery.tokens.vocabulary import Vocabulary, with_special
 
 GROUP = 64  # queries that are searched at once
@@ -129,6 +129,7 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
     """Write weights.npy, terms.npy, counts.npy and index.json; a restart keeps complete shards."""
     device, folder, label = torch_device(context.runtime.accelerator), context.folder, context.stage_name
     tokens = Tokens(context.input("tokens"))
+    check_same_tokenizer(context.input("model"), tokens.vocabulary, context.place("tokens"), "name those of the model")
     model, _, length = load_sparse_encoder(context.input("model"))
     model = with_cast_weights(model.to(device).eval(), config.precision)
     reader = TextReader(tokens.passages, tokens.vocabulary, length, tokens.titles)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from condensery.models.checkpoints.metadata import QUERY_ENCODER, SavedTower, saved_towers, vector_settings
-from condensery.models.checkpoints.sentence_transformers import dense_weights
+from condensery.models.checkpoints.sentence_transformers import layer_weights
 from condensery.models.vectors import VectorConfig
 from condensery.system.files import content_hash, expanded
 
@@ -71,7 +71,7 @@ def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
     """
     entries: dict[str, Any] = {"vectors": sorted(own.items())} if own else {}
     if tower.behind:
-        layers = ((repr(one.shape), content_hash(dense_weights(one.folder))) if one else None for one in tower.behind)
+        layers = ((repr(one.shape), content_hash(layer_weights(one))) if one else None for one in tower.behind)
         entries["behind"] = list(layers)
     return entries
 

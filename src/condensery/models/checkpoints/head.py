@@ -7,13 +7,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 from condensery.errors import UserError
-from condensery.models.checkpoints.sentence_transformers import SavedDense, dense_weights
+from condensery.models.checkpoints.sentence_transformers import SavedLayer, layer_weights
 from condensery.models.checkpoints.weights import read_tensors
 from condensery.models.encoder import Encoder
-from condensery.models.pooling import Dense, head_of
+from condensery.models.pooling import Normalise, head_of
+from condensery.models.vectors import DenseShape
 
 
-def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
+def load_head(saved: Sequence[SavedLayer | None], size: int) -> nn.Sequential:
     """Load the layers after pooling, in fp32.
 
     Args:
@@ -31,21 +32,22 @@ def load_head(saved: Sequence[SavedDense | None], size: int) -> nn.Sequential:
     return head
 
 
-def _load(layer: nn.Module, saved: SavedDense, size: int) -> None:
+def _load(layer: nn.Module, saved: SavedLayer, size: int) -> None:
     where = saved.folder / "config.json"
     if saved.shape.inputs != size:
-        raise UserError(f"{where}: in_features is {saved.shape.inputs}; its input vectors have {size} dimensions")
-    weights = read_tensors(dense_weights(saved.folder))
+        key = "in_features" if isinstance(saved.shape, DenseShape) else "dimension"
+        raise UserError(f"{where}: {key} is {saved.shape.inputs}; its input vectors have {size} dimensions")
+    weights = read_tensors(layer_weights(saved))
     wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
     if (found := {name: tuple(value.shape) for name, value in weights.items()}) != wanted:
-        raise UserError(f"{dense_weights(saved.folder)}: has the tensors {found}, but {where.name} describes {wanted}")
+        raise UserError(f"{layer_weights(saved)}: has the tensors {found}, but {where.name} describes {wanted}")
     layer.load_state_dict({name: value.float() for name, value in weights.items()})
 
 
 def save_head(head: Iterable[nn.Module], folders: Sequence[Path]) -> None:
     """Write the weights of the layers of ``head`` into ``folders``, one folder per layer."""
     for layer, folder in zip(head, folders, strict=True):
-        if isinstance(layer, Dense):
+        if not isinstance(layer, Normalise):
             weights = {name: value.detach().contiguous() for name, value in layer.state_dict().items()}
             save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -10,9 +10,10 @@ from condensery.errors import UserError
 from condensery.models.checkpoints.sentence_transformers import ABOUT as THEIR_ABOUT
 from condensery.models.checkpoints.sentence_transformers import (
     COUNT,
+    KINDS,
     MODULES,
     Route,
-    SavedDense,
+    SavedLayer,
     longest_input,
     must_be,
     read_modules,
@@ -72,7 +73,7 @@ class SavedTower:
     """
 
     folder: Path
-    behind: tuple[SavedDense | None, ...] = ()
+    behind: tuple[SavedLayer | None, ...] = ()
 
 
 def saved_towers(folder: Path) -> tuple[SavedTower, SavedTower | None]:
@@ -172,12 +173,18 @@ def check_files(folder: Path) -> None:
         return
     check_compares(folder)
     for tower in filter(None, saved_towers(folder)):
-        config = tower.folder / "config.json"
-        if not config.is_file():
-            raise UserError(f"{config}: no such file; give a folder with a checkpoint that transformers saved")
-        check_family(read_json(config), config)
-        if not [*tower.folder.glob("*.safetensors"), *tower.folder.glob("*.bin")]:
-            raise UserError(f"{tower.folder}: has no weights; copy model.safetensors or pytorch_model.bin into it")
+        check_encoder(tower.folder)
+
+
+def check_encoder(folder: Path) -> None:
+    """Raise ``UserError`` if a folder lacks the config of a supported family, or weights. The weights are not read."""
+    check_no_adapter(folder)
+    config = folder / "config.json"
+    if not config.is_file():
+        raise UserError(f"{config}: no such file; give a folder with a checkpoint that transformers saved")
+    check_family(read_json(config), config)
+    if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
+        raise UserError(f"{folder}: has no weights; copy model.safetensors or pytorch_model.bin into it")
 
 
 def check_family(about: Any, where: object) -> None:
@@ -192,22 +199,22 @@ def check_compares(folder: Path) -> None:
     """Raise ``UserError`` if a folder holds a model that does not make one vector of each text."""
     if (folder / TOKEN_VECTORS).exists():
         raise _no_retriever(folder / TOKEN_VECTORS, "it describes an encoder of token vectors")
-    kind = _value(folder / THEIR_ABOUT, "model_type") or RETRIEVER
+    kind = value_in(folder / THEIR_ABOUT, "model_type") or RETRIEVER
     if kind != RETRIEVER:
         raise _no_retriever(folder / THEIR_ABOUT, f"model_type is {json.dumps(kind)[:40]}")
-    names = [] if (folder / MODULES).exists() else _value(folder / "config.json", "architectures")
+    names = [] if (folder / MODULES).exists() else value_in(folder / "config.json", "architectures")
     if any(str(name).endswith("ForSequenceClassification") for name in names or []):
         raise _no_retriever(folder / "config.json", "architectures names a classifier, such as a cross-encoder")
 
 
-def _value(path: Path, key: str) -> Any:
+def value_in(path: Path, key: str) -> Any:
     """Return the value of a key in a JSON file; None if the file or the key does not exist."""
     about = read_json(path) if path.is_file() else {}
     return about.get(key) if isinstance(about, dict) else None
 
 
 def _no_retriever(path: Path, why: str) -> UserError:
-    kinds = "late_interaction_index, splade_index and cross_encoder are the stages for such models"
+    kinds = "sparse_encoder, token_encoder and cross_encoder are the stages for such models"
     return UserError(f"{path}: {why}; a retriever makes one vector of each text ({kinds})")
 
 
@@ -230,6 +237,7 @@ def made_for_search(folder: Path) -> str | None:
     if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):
         return None
     pooled = "CLS" if settings.pooling == "cls" else f"{settings.pooling} pooling"
-    dense = [f"{sum(layer is not None for layer in layers)} Dense"] if any(layers) else []
+    kinds = [KINDS[type(layer.shape)] for layer in layers if layer]
+    further = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
     cut = [f"truncated to {settings.truncate_dim}"] if settings.truncate_dim else []
-    return ", ".join([pooled, *dense, *cut, "cosine" if settings.normalise else "inner product"])
+    return ", ".join([pooled, *further, *cut, "cosine" if settings.normalise else "inner product"])

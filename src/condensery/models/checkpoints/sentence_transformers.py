@@ -7,7 +7,7 @@ from string import ascii_letters
 from typing import Any, Literal
 
 from condensery.errors import UserError, shown
-from condensery.models.vectors import ACTIVATIONS, DenseShape, Pooling, VectorSettings
+from condensery.models.vectors import ACTIVATIONS, DenseShape, LayerShape, NormShape, Pooling, VectorSettings
 from condensery.system.files import read_json, write_json
 
 MODULES = "modules.json"
@@ -46,12 +46,15 @@ _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
 Route = Literal["query", "document"]  # the kind of a text; the module ``Router`` has separate modules for each kind
 
 
+KINDS: dict[type, str] = {DenseShape: "Dense", NormShape: "LayerNorm", type(None): "Normalize"}  # shape -> module
+
+
 @dataclass(frozen=True)
-class SavedDense:
-    """A saved ``Dense`` module: the folder of its weights, and its shape."""
+class SavedLayer:
+    """A saved module ``Dense`` or ``LayerNorm``: the folder of its weights, and its shape."""
 
     folder: Path
-    shape: DenseShape
+    shape: LayerShape
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class SavedModules:
     """
 
     settings: VectorSettings
-    head: tuple[SavedDense | None, ...]
+    head: tuple[SavedLayer | None, ...]
     folder: Path
 
 
@@ -75,7 +78,7 @@ def write_modules(
     size: int,
     max_length: int,
     settings: VectorSettings | None = None,
-    head: Sequence[DenseShape | None] = (),
+    head: Sequence[LayerShape | None] = (),
 ) -> list[Path]:
     """Write the config files from which sentence-transformers builds the encoder, the pooling and the layers after it.
 
@@ -94,7 +97,7 @@ def write_modules(
     """
     settings = settings or VectorSettings()
     layers = [*head, *([None] if settings.normalise else [])]
-    behind = [("Normalize" if shape is None else "Dense") for shape in layers]
+    behind = [KINDS[type(shape)] for shape in layers]
     paths = [f"{place}_{kind}" for place, kind in enumerate(behind, start=2)]
     kinds = {"": "Transformer", POOLING: "Pooling", **dict(zip(paths, behind, strict=True))}
     prompts = {"query": settings.query_prefix, "document": settings.passage_prefix}
@@ -110,7 +113,7 @@ def write_modules(
         {"word_embedding_dimension": size, **{_FLAG + _FLAGS[one]: one == settings.pooling for one in flags}},
     )
     for path, shape in zip(paths, layers, strict=True):
-        write_json(folder / path / "config.json", {} if shape is None else _described(shape))
+        write_json(folder / path / "config.json", _described(shape))
     return [folder / path for path in paths[: len(head)]]
 
 
@@ -140,6 +143,7 @@ def write_multi_vector(
     prefixes: tuple[str, str],
     left_out: Sequence[str],
     dense: str,
+    attended: bool | None = True,
 ) -> None:
     """Write the files from which sentence-transformers builds a ``MultiVectorEncoder``, with normalised token vectors.
 
@@ -150,6 +154,8 @@ def write_multi_vector(
         prefixes: the strings put before a query and before a passage.
         left_out: words that get no vector when they occur in a passage.
         dense: folder of the linear layer that maps states to vectors; the layer has no bias.
+        attended: whether the tokens of a query attend to the [MASK] tokens that fill it up; None = queries are not filled up,
+            and the first of ``lengths`` is their maximum.
     """
     modules = {
         "": "base.modules.transformer.Transformer",
@@ -162,8 +168,9 @@ def write_multi_vector(
     write_json(folder / dense / "config.json", {**_described(DenseShape(*sizes, False, "Identity")), **tokens})
     write_json(folder / "2_Normalize" / "config.json", tokens)
     write_json(folder / "3_Mask" / "config.json", {"skiplist_words": [*left_out]})
-    filled = {"strategy": "fixed", "attend": True, "token": None, "length": lengths[0]}
-    write_json(folder / TRANSFORMER, {"max_seq_length": lengths[1], "query_expansion": filled})
+    filled = {"strategy": "fixed", "attend": attended, "token": None, "length": lengths[0]}
+    own = {"query_length": lengths[0]} if attended is None else {"query_expansion": filled}
+    write_json(folder / TRANSFORMER, {"max_seq_length": lengths[1], **own})
     prompts = dict(zip(("query", "document"), prefixes, strict=True))
     write_json(folder / ABOUT, {"model_type": "MultiVectorEncoder", "prompts": prompts, "similarity_fn_name": "maxsim"})
 
@@ -174,7 +181,9 @@ def write_list(folder: Path, modules: Mapping[str, str]) -> None:
     write_json(folder / MODULES, [{"idx": place, "name": str(place), **one} for place, one in enumerate(named)])
 
 
-def _described(shape: DenseShape) -> dict[str, Any]:
+def _described(shape: LayerShape | None) -> dict[str, Any]:
+    if not isinstance(shape, DenseShape):
+        return {} if shape is None else {"dimension": shape.inputs}
     activation = f"{ACTIVATIONS[shape.activation]}.{shape.activation}"
     sizes = {"in_features": shape.inputs, "out_features": shape.outputs}
     return {**sizes, "bias": shape.bias, "activation_function": activation}
@@ -188,21 +197,21 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     Raises:
         UserError: sentence-transformers computes or compares vectors in a way that this project does not support.
     """
-    about = _expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
+    about = read_expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
     pooling: Pooling | None = None
-    head: list[SavedDense | None] = []
+    head: list[SavedLayer | None] = []
     encoder = folder
-    for kind, path in _modules(folder, route):
+    for kind, path in modules_of(folder, route):
         if kind == "Pooling" and pooling is None:
-            pooling = _pooling(_settings(path), prompted=bool(query or passage))
+            pooling = _pooling(settings_file(path), prompted=bool(query or passage))
         elif kind == "Normalize" and pooling is not None:
             head.append(None)
-        elif kind == "Dense" and pooling is not None:
-            head.append(SavedDense(path, _dense(_settings(path))))
+        elif kind in ("Dense", "LayerNorm") and pooling is not None:
+            head.append(SavedLayer(path, (dense_shape if kind == "Dense" else _norm)(settings_file(path))))
         elif kind == "Transformer" and pooling is None:
             encoder = path
-            _check_case(path)
+            check_case(path)
         elif kind != "Dropout" or pooling is None:  # a module Dropout is ignored, because training has its own dropout
             raise _other(folder / MODULES, f"a module {kind[:40]!r} is not supported at this place")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
@@ -212,7 +221,7 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     return SavedModules(VectorSettings(pooling or "cls", normalise, query, passage, cut), tuple(head), encoder)
 
 
-def _settings(module: Path) -> Path:
+def settings_file(module: Path) -> Path:
     """Return the file of the settings of a module that ``modules.json`` names."""
     file = module / "config.json"
     if not file.is_file():
@@ -227,13 +236,13 @@ def routed(folder: Path) -> bool:
         UserError: the files are not in the form that sentence-transformers writes, or they use route mappings, which are
             not supported.
     """
-    return (folder / MODULES).exists() and _modules(folder, "query") != _modules(folder, "document")
+    return (folder / MODULES).exists() and modules_of(folder, "query") != modules_of(folder, "document")
 
 
-def _modules(folder: Path, route: Route) -> list[tuple[str, Path]]:
+def modules_of(folder: Path, route: Route) -> list[tuple[str, Path]]:
     """Return the class name and folder of each module, in order. The modules of ``route`` replace a ``Router``."""
     found = []
-    for module in _expected(folder / MODULES, list):
+    for module in read_expected(folder / MODULES, list):
         kind = _kind(module)
         path = folder / str(module.get("path", "")) if isinstance(module, dict) else folder
         found += _routed(path, route) if kind in _ROUTERS else [(kind, path)]
@@ -242,7 +251,7 @@ def _modules(folder: Path, route: Route) -> list[tuple[str, Path]]:
 
 def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
     file = next((one for one in (folder / ROUTER, folder / "config.json") if one.exists()), folder / ROUTER)
-    about = _expected(file, dict)
+    about = read_expected(file, dict)
     types, structure, parameters = (about.get(name) or {} for name in ("types", "structure", "parameters"))
     if not all(isinstance(one, dict) for one in (types, structure, parameters)):
         raise UserError(f"{file}: not in the form that sentence-transformers writes; copy or download it again")
@@ -254,37 +263,38 @@ def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
     return [(_kind({"type": types[name]}), folder / name) for name in names]
 
 
-def dense_weights(folder: Path) -> Path:
-    """Return the file with the weights of a ``Dense`` module: safetensors, or tensors pickled by torch.
+def layer_weights(saved: SavedLayer) -> Path:
+    """Return the file with the weights of a module: safetensors, or tensors pickled by torch.
 
     Raises ``UserError`` if there is no such file.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: no weights of this Dense module; copy model.safetensors or pytorch_model.bin into it")
+        if (saved.folder / name).is_file():
+            return saved.folder / name
+    what = f"no weights of this {KINDS[type(saved.shape)]} module"
+    raise UserError(f"{saved.folder}: {what}; copy model.safetensors or pytorch_model.bin into it")
 
 
 def longest_input(folder: Path) -> int | None:
     """Return the length, in tokens, to which sentence-transformers truncates inputs; None if the files do not name it."""
-    for file, key in ((_transformer(folder), "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
-        length = _expected(file, dict).get(key) if file.exists() else None
+    for file, key in ((encoder_file(folder), "max_seq_length"), (folder / "tokenizer_config.json", "model_max_length")):
+        length = read_expected(file, dict).get(key) if file.exists() else None
         if type(length) is int and 2 < length < 1 << 20:  # a tokenizer without limit has a huge number here
             return length
     return None
 
 
-def _transformer(folder: Path) -> Path:
+def encoder_file(folder: Path) -> Path:
     """Return the file of the settings of a module ``Transformer``; the file may be missing."""
     return next((folder / name for name in _TRANSFORMERS if (folder / name).exists()), folder / TRANSFORMER)
 
 
-def _check_case(folder: Path) -> None:
+def check_case(folder: Path) -> None:
     """Raise ``UserError`` if sentence-transformers lowercases texts but the tokenizer of the folder does not."""
     from condensery.tokens.tokenizer import load_tokenizer  # a dry run needs no tokenizer
 
-    file, fast, letters = _transformer(folder), folder / "tokenizer.json", " ".join(ascii_letters)
-    if not file.exists() or not _expected(file, dict).get("do_lower_case"):
+    file, fast, letters = encoder_file(folder), folder / "tokenizer.json", " ".join(ascii_letters)
+    if not file.exists() or not read_expected(file, dict).get("do_lower_case"):
         return
     tokenizer = load_tokenizer(folder)
     if tokenizer.tokenize(letters) != tokenizer.tokenize(letters.lower()):
@@ -303,7 +313,7 @@ def _kind(module: Any) -> str:
 
 
 def _pooling(file: Path, prompted: bool) -> Pooling:
-    about = _expected(file, dict)
+    about = read_expected(file, dict)
     by = {name.removeprefix(_FLAG) for name, on in about.items() if name.startswith(_FLAG) and on is True}
     if "pooling_mode" in about:  # as newer releases write it
         mode = about["pooling_mode"]
@@ -316,8 +326,12 @@ def _pooling(file: Path, prompted: bool) -> Pooling:
     return pooling
 
 
-def _dense(file: Path) -> DenseShape:
-    about = _expected(file, dict)
+def dense_shape(file: Path, names: str = "sentence_embedding") -> DenseShape:
+    """Read the shape of a module ``Dense`` from its config file.
+
+    Raises ``UserError`` if it maps other vectors than ``names``, such as token_embeddings, or is not supported.
+    """
+    about = read_expected(file, dict)
     inputs, outputs = (about.get(key) for key in ("in_features", "out_features"))
     for key, value in (("in_features", inputs), ("out_features", outputs)):
         must_be(COUNT, type(value) is int and value >= 1, f"{file}: {key}", value)
@@ -327,11 +341,17 @@ def _dense(file: Path) -> DenseShape:
     if activation not in ACTIVATIONS or place not in ("torch.nn", ACTIVATIONS[activation]):
         raise _other(file, f"activation_function is {shown(str(named))!r}, not one of {', '.join(ACTIVATIONS)}")
     for key in ("module_input_name", "module_output_name"):
-        if about.get(key) not in (None, "sentence_embedding"):
+        if about.get(key) not in (None, names):
             raise _other(file, f"{key} is {shown(str(about[key]))!r}")
     if about.get("use_residual"):
         raise _other(file, "use_residual is true, but residual connections are not supported")
     return DenseShape(inputs, outputs, bias, activation)
+
+
+def _norm(file: Path) -> NormShape:
+    size = read_expected(file, dict).get("dimension")
+    must_be(COUNT, type(size) is int and size >= 1, f"{file}: dimension", size)
+    return NormShape(size, size)
 
 
 def _by_cosine(about: dict[str, Any], file: Path) -> bool:
@@ -362,7 +382,7 @@ def must_be(needed: str, right: bool, what: str, value: Any) -> None:
         raise UserError(f"{what} is {str(value)[:40]!r}; it must be {needed}")
 
 
-def _expected(file: Path, kind: type) -> Any:
+def read_expected(file: Path, kind: type) -> Any:
     content = read_json(file)
     if not isinstance(content, kind):
         raise UserError(f"{file}: not in the form that sentence-transformers writes; copy or download it again")
@@ -371,6 +391,6 @@ def _expected(file: Path, kind: type) -> Any:
 
 def _other(file: Path, what: str) -> UserError:
     return UserError(
-        f"{file}: {what}; supported are the poolings {', '.join(_FLAGS)}, then modules Dense and Normalize in any order,"
-        " and a comparison of vectors by inner product or cosine"
+        f"{file}: {what}; supported are the poolings {', '.join(_FLAGS)}, then modules Dense, LayerNorm and Normalize in any"
+        " order, and a comparison of vectors by inner product or cosine"
     )

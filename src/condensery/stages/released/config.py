@@ -1,9 +1,12 @@
-"""Configs of the stages that load a retriever or a cross-encoder that was trained elsewhere."""
+"""Configs of the stages that load a retriever or a cross-encoder that was trained elsewhere.
 
-from collections.abc import Mapping, Sequence
+Stages for retrievers that make other than one vector of each text are in ``baselines/released/``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from condensery.errors import UserError
 from condensery.models.checkpoints.metadata import check_files, described, longest_inputs
@@ -16,20 +19,77 @@ from condensery.stages.workload import Read, Work, checkpoint_bytes, known, rele
 from condensery.system.files import expanded, is_hub_name
 from condensery.text.hashes import content_hashes
 
+Lengths = tuple[int | None, int | None]  # maximum tokens of a query and a passage; None = they are not recorded
 
-@stage("retriever", "retriever:retriever", version=1, makes="encoder")
-class RetrieverConfig(VectorConfig, StageConfig):
-    """Load a retriever that was trained elsewhere, unchanged."""
 
-    # kept as the user wrote it, because ./name is a folder, but name may be on the hub
-    folder: Annotated[str | Path, FromRecipe("backbone.name")]
-    """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
-    revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
+class ReleasedConfig(StageConfig):
+    """Keys of a stage that loads a retriever of any kind.
+
+    Attributes:
+        called: kind of the stage and description of the model, for messages.
+        check: function that raises ``UserError`` if a folder does not hold such a model.
+        recorded: function that returns the lengths that a folder records.
+    """
+
+    called: ClassVar[tuple[str, str]]
+    check: ClassVar[Callable[[Path], object]]
+    recorded: ClassVar[Callable[[Path], Lengths | None]]
+
+    folder: str | Path  # kept as the user wrote it, because ./name is a folder, but name may be on the hub
+    """folder or hub name of a checkpoint of this project or of others"""
+    revision: Annotated[str | None, Later()] = None
     """commit, tag or branch of the model on the Hugging Face hub"""
     query_length: TextLength | None = None
     """maximum tokens of a query, including [CLS] and [SEP]; null: as in the retriever's training"""
     passage_length: TextLength | None = None
     """maximum tokens of a passage; null: as in the retriever's training"""
+
+    def work(self, read: Read) -> Work:
+        """Estimate the work of reading and writing the weights."""
+        folder = expanded(self.folder)
+        _, longest = (type(self).recorded(folder) if folder.is_dir() else None) or (None, None)
+        encoder, passage_length = released_size(self.folder), self.passage_length or longest
+        sizes = replace(known(read), encoder=encoder, passage_length=passage_length)
+        return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
+
+    def by_content(self) -> set[str]:
+        """Also return ``folder``, because the id depends on the folder's content, not on its path."""
+        return super().by_content() | {"folder"}
+
+    def identity(self) -> list[str]:
+        """Return the hashes of the weights and of the files that describe them, or a hub checkpoint's name.
+
+        Raises:
+            UserError: there is no such folder, or the checkpoint computes vectors in an unknown way.
+        """
+        found = content_of_checkpoint(self.folder, f"stage.{self.called[0]}.folder", self.called[1])
+        if (folder := expanded(self.folder)).is_dir():
+            type(self).check(folder)  # raises before anything is computed
+        return found
+
+    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
+        """Report a length that neither the config nor the checkpoint gives."""
+        folder = expanded(self.folder)
+        if folder.is_dir():
+            type(self).check(folder)  # a model of another family is reported first
+        own = (type(self).recorded(folder) or (None, None)) if described(folder) else ("?", "?")
+        keys = zip(("query_length", "passage_length"), own, strict=True)
+        lacking = [key for key, length in keys if length is None and getattr(self, key) is None]
+        message = f"{self.folder} does not record how many tokens it reads; set query_length and passage_length"
+        return (lacking[0], message) if lacking else None
+
+
+@stage("retriever", "retriever:retriever", version=1, makes="encoder")
+class RetrieverConfig(VectorConfig, ReleasedConfig):
+    """Load a retriever that was trained elsewhere, unchanged."""
+
+    called = ("retriever", "a trained retriever")
+    check, recorded = check_files, longest_inputs
+
+    folder: Annotated[str | Path, FromRecipe("backbone.name")]
+    """folder or hub name of a checkpoint of this project, of sentence-transformers, or of the BERT family"""
+    revision: Annotated[str | None, FromRecipe("backbone.revision"), Later()] = None
+    """commit, tag or branch of the model on the Hugging Face hub"""
     pooling: Annotated[Pooling | None, FromRecipe("backbone.pooling")] = None
     """pooling of the token states. cls: the state of [CLS]; mean, max, last, weighted_mean, mean_sqrt_len: over all
     tokens; null: the checkpoint's setting"""
@@ -42,38 +102,9 @@ class RetrieverConfig(VectorConfig, StageConfig):
     passage_prefix: Annotated[str | None, FromRecipe("backbone.passage_prefix")] = None
     """string put before each passage, such as "passage: " for E5; null: the checkpoint's setting"""
 
-    def work(self, read: Read) -> Work:
-        """Estimate the work of reading and writing the weights."""
-        folder = expanded(self.folder)
-        _, longest = (longest_inputs(folder) if folder.is_dir() else None) or (None, None)
-        encoder, passage_length = released_size(self.folder), self.passage_length or longest
-        sizes = replace(known(read), encoder=encoder, passage_length=passage_length)
-        return Work(sizes, seconds=None if sizes.encoder is None else 3.0, disk=checkpoint_bytes(sizes))
-
     def by_content(self) -> set[str]:
-        """Also return ``folder`` and the keys that are null, whose values the checkpoint gives."""
-        return super().by_content() | {"folder", *self.not_given()}
-
-    def identity(self) -> list[str]:
-        """Return the hashes of the weights and of the files that describe them, or a hub checkpoint's name.
-
-        Raises:
-            UserError: there is no such folder, or the checkpoint computes vectors in an unknown way.
-        """
-        found = content_of_checkpoint(self.folder, "stage.retriever.folder", "a trained retriever")
-        if (folder := expanded(self.folder)).is_dir():
-            check_files(folder)  # raises before anything is computed
-        return found
-
-    def input_error(self, inputs: Mapping[str, Sequence[StageConfig]]) -> tuple[str, str] | None:
-        """Report a length that neither the config nor the checkpoint gives."""
-        folder, given = expanded(self.folder), (self.query_length, self.passage_length)
-        if folder.is_dir():
-            check_files(folder)  # a model of another family is reported first
-        if None in given and described(folder) and longest_inputs(folder) is None:
-            key = ("query_length", "passage_length")[given.index(None)]
-            return key, f"{self.folder} does not record how many tokens it reads; set query_length and passage_length"
-        return None
+        """Also return the keys that are null, whose values the checkpoint gives."""
+        return super().by_content() | self.not_given()
 
 
 @stage("cross_encoder", "cross_encoder:cross_encoder", version=1, makes="cross_encoder")
