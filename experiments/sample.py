@@ -1,4 +1,4 @@
-"""Write a sample of a collection in the BEIR layout, for studies of many rows on small machines.
+"""Write a sample of a collection in the BEIR layout, for studies with many table rows on small machines.
 
     python experiments/sample.py DATA OUT [passages=3000] [test=500] [dev=200]
 

@@ -288,7 +288,7 @@ def _first(head: str) -> str:
 
 
 def _needs(file: ConfigFile) -> str:
-    """The folders that a recipe reads: keys that must be given, and those that name one beside ``run.py``."""
+    """The folders that a recipe reads: keys that must be given, and keys that name a folder beside ``run.py``."""
     config = file.whole()
     data = _merged(read(CONF / "data" / f"{file.chosen.get('data', 'pydocs')}.yaml").whole(), config.get("data", {}))
     named = {f"data.{key}": value for key, value in data.items()} | {

@@ -5,7 +5,7 @@
 
 Shape A is BERT-base. Shape B has 4 layers with hidden size 256, and shape S 2 layers with hidden size 64. Passages have 20 to
 126 tokens. A chunk has at most ``chunk_tokens`` tokens, padding included. The stage reads the token store, makes chunks,
-encodes them, and writes the shards of vectors. The backbone gets finished chunks and runs the library's layers with fused
+encodes them, and writes the shards of vectors. The backbone gets finished chunks and runs transformers' layers with fused
 attention. Its CLS states are discarded. The program prints one JSON line:
 
     tokens_per_cpu_s, backbone_tokens_per_cpu_s    tokens without padding

@@ -6,7 +6,7 @@
 Shape A is BERT-base. Shape B has 4 layers with hidden size 256. Each query has a positive and a hard negative. Queries have 6
 to 24 tokens, and passages 40 to 128. The dropout is 0.1, the optimiser AdamW, and the loss is over all passages of the batch.
 Without the cache, queries and passages are one chunk each. With it, they are cut into about ``chunks`` chunks of equal size.
-The plain code pads to the longest row, runs the library's layers with fused attention, and keeps the graph of the whole
+The plain code pads to the longest row, runs transformers' layers with fused attention, and keeps the graph of the whole
 batch. The program prints one JSON line:
 
     cpu_s, cached_cpu_s, plain_cpu_s    CPU-seconds per step, median

@@ -8,7 +8,7 @@ tokens. Shape C, for a GPU: BERT-base, 1,024 spans, chunks of 128 x 128 tokens. 
 size 64, 16 spans. ``chunk`` sets another number of spans of 128 tokens in a chunk. The vocabulary has 30,522 tokens. Spans
 have 40 to 128 tokens, of which 15 % are masked. The dropout is 0.1, the head has two layers, and the optimiser is AdamW.
 
-The plain implementation computes in fp32, with rows padded to 128, vocabulary logits at all positions, and the library's own
+The plain implementation computes in fp32, with rows padded to 128, vocabulary logits at all positions, and transformers' own
 layers. It computes exactly what the papers' released code computes. In the cached pass, that code runs the language model
 with logits that are not used, and does not run the Condenser head. Each implementation has a process of its own. This
 project's process is started as run.py starts one, and the other as Python does, because memory allocation is a large part of
@@ -114,7 +114,7 @@ def our_gradients(model: Condenser, batch: Batch, shape: Shape, precision: str, 
 
 
 class Plain:
-    """The textbook implementation: the library's layers on rows padded to 128, and logits at every token."""
+    """The textbook implementation: transformers' layers on rows padded to 128, and logits at every token."""
 
     def __init__(self, model: Condenser, batch: Batch, shape: Shape, device: str = "cpu") -> None:
         self.model, self.shape, self.random = model, shape, torch if device == "cpu" else torch.cuda

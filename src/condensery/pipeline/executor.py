@@ -91,7 +91,7 @@ def execute(graph: Graph, store: Store, states: Mapping[str, State], runtime: Ru
 
 
 def warn(graph: Graph, store: Store, names: Iterable[str] | None = None) -> None:
-    """Print the warnings of these stages' artifacts, by default of all stages, whether computed now or reused."""
+    """Print the warnings of the artifacts of ``names`` (default: all stages), including artifacts that are reused."""
     for name in graph.nodes if names is None else names:
         for text in Artifact(store.path(graph.nodes[name])).warnings:
             print(f"[{name}] warning: {one_line(text)}", flush=True)

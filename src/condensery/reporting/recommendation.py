@@ -17,7 +17,7 @@ from condensery.reporting.conclusion import BM25, Lines
 from condensery.reporting.table import of_each_seed
 
 CLOSE = 0.01  # a simpler row that is further below the best row is never recommended, even if there are few queries
-SURE = 0.05  # trained weights that were kept with a lower p-value count as better than the initial weights
+SURE = 0.05  # with a lower p-value, the trained weights that were kept are better than the initial weights
 UNREADABLE = 0.1  # a retriever is not recommended if its tokenizer does not know a larger share of the tokens
 
 

@@ -201,7 +201,7 @@ def averages(rows: Sequence[Row]) -> list[Row]:
     """For each system and seed, return a row with the mean of each metric over the collections.
 
     Only systems that were evaluated on the same split of all collections get such a row. All collections named
-    ``whole/part`` with the same ``whole`` count as one collection, as BEIR counts CQADupStack.
+    ``whole/part`` with the same ``whole`` are counted as one collection, as CQADupStack is in BEIR.
     """
     if len({row.collection for row in rows}) < 2:
         return []

@@ -39,7 +39,7 @@ class Negatives(PassageLists):
 def save_negatives(folder: Path, negatives: Negatives, collection: Collection, about: dict[str, Any]) -> None:
     """Write an artifact of negatives: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``), JSONL and a description.
 
-    The description ``about`` becomes ``negatives.json``. Arrays that are memory-mapped are in ``folder`` already, and are not
+    The description ``about`` becomes ``negatives.json``. A memory-mapped array is already a file of ``folder``, and is not
     written again.
     """
     negatives.save_arrays(folder)

@@ -116,7 +116,7 @@ class TeacherScores:
 def save_pair_scores(folder: Path, pairs: PairScores, collection: Collection) -> None:
     """Write the scored pairs as an artifact: arrays (``queries.npy``, ``passages.npy``, ``scores.npy``) and JSONL.
 
-    Scores are written exactly. Arrays that are memory-mapped are in ``folder`` already, and are not written again.
+    Scores are written exactly. A memory-mapped array is already a file of ``folder``, and is not written again.
     """
     pairs.save_arrays(folder)
     write_lists(folder / FILE, pairs.blocks(WRITTEN), collection, "passage_ids")

@@ -49,7 +49,7 @@ class PassageLists:
         return cls(queries, passages, load_array(scores, mapped=True) if scores.exists() else None)
 
     def save_arrays(self, folder: Path) -> None:
-        """Write the arrays that ``mapped`` opens. Arrays that are memory-mapped already are not written again."""
+        """Write the arrays that ``mapped`` opens. A memory-mapped array is already a file, and is not written again."""
         arrays = {"queries": self.query_rows, "passages": self.passage_rows, "scores": self.scores}
         for name, array in arrays.items():
             if array is not None and not isinstance(array, np.memmap):

@@ -76,7 +76,7 @@ def over(first: Any, second: Any) -> Any:
 
 
 def known(read: Read, *names: str) -> Sizes:
-    """Merge the sizes of the inputs in the fields ``names``, by default all. If two values differ, the later is used."""
+    """Merge the sizes of the inputs in the fields ``names`` (default: all). If two values differ, the later is used."""
     merged = Sizes()
     for name in names or read:
         for sizes in read.get(name, ()):

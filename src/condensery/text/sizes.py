@@ -122,8 +122,8 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
 def _lines(file: InputFile) -> tuple[float | None, float | None, float]:
     """Estimate the number of items of a file, the mean number of tokens per item, and the bytes of the text.
 
-    An unknown number is None. In a file of judgements the items are queries: lines that begin with the same word count
-    as one query.
+    An unknown number is None. For a file of judgements, the items are its queries. Lines with the same first word belong
+    to one query.
     """
     head, size = _head(file)
     lines = head.splitlines()

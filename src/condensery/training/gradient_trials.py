@@ -285,8 +285,8 @@ def in_default_dtype(piece: Any) -> Any:
 def rows_of_chunk(chunk: Any, first: int, last: int) -> Any:
     """Return the rows ``first`` to ``last`` - 1 of a ``Chunk``.
 
-    Each tensor of the chunk has b rows, except ``masked``, which holds positions in (b * t), and ``targets``, which holds
-    the token ids at these positions.
+    Each tensor of the chunk has b rows, except ``masked``, which holds positions in the flattened chunk (b * t), and
+    ``targets``, which holds the token ids at these positions.
     """
     width, changes = chunk.input_ids.shape[1], {}
     for one in fields(chunk):

@@ -32,7 +32,7 @@ DEEPEST = 1000  # number of fused passages that have a score other than 0
 
 
 class Expander:
-    """A trained generator, which writes a text for each target of a query.
+    """A trained generator, which writes a text for a query and a target, such as ``answer``.
 
     Args:
         folder: artifact of train_expander.

@@ -20,7 +20,7 @@ TASKS = ("itself", "related", "query")  # the texts that the decoders recover, i
 
 
 class Contexts(TokenRows):
-    """Several texts of each row, one for each decoder. In chunks, each text is the context of the text before it.
+    """Several texts of each row, one for each decoder.
 
     Args:
         parts: the texts, n rows each.

@@ -20,7 +20,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 
 
 def sparse_encoder(config: kinds.SparseEncoderConfig, context: Context) -> dict[str, int]:
-    """Save the SPLADE in the format of the stage that trains one.
+    """Save the SPLADE in the format of ``finetune_splade``.
 
     Raises:
         UserError: the checkpoint has no MLM head, or a length is missing or exceeds the model's positions.
@@ -35,7 +35,7 @@ def sparse_encoder(config: kinds.SparseEncoderConfig, context: Context) -> dict[
 
 
 def token_encoder(config: kinds.TokenEncoderConfig, context: Context) -> dict[str, int]:
-    """Save the ColBERT in the format of the stage that trains one.
+    """Save the ColBERT in the format of ``finetune_late_interaction``.
 
     Raises:
         UserError: a marker is not one token, or a length is missing or exceeds the model's positions.

@@ -51,7 +51,7 @@ class SpladeModule(BiEncoderModule):
 
 
 def _check_alive(module: SpladeModule, batch: Batch, stage: str) -> None:
-    """Raise ``UserError`` if all weights of a batch are 0, because the loss then has no gradient."""
+    """Raise ``UserError`` if all term weights of a batch are 0, because the loss then has no gradient."""
     with torch.no_grad():
         if any((module.vectors(chunk) > 0).any() for chunk in batch.chunks):
             return

@@ -93,7 +93,7 @@ def join(rankings: Sequence[Ranking], values: Sequence[NDArray[np.float64]]) -> 
 
 
 def weighted_sum(candidates: Candidates, weights: Weights, k: int) -> Ranking:
-    """Return the k passages with the highest weighted sums of their values, in the format of ``CollectionRetriever.search``.
+    """Return the k candidates with the highest weighted sums of ``values``, in the format of ``CollectionRetriever.search``.
 
     A retriever with weight 0 adds no candidates.
     """

@@ -332,7 +332,7 @@ class PretrainContrastiveConfig(PairConfig, ValidatedConfig, EncoderStageConfig)
     learn_temperature: bool = False
     """learn the temperature, with ``temperature`` as initial value"""
     mlm_weight: Annotated[Weight, Later()] = 0.0
-    """weight of an MLM loss that is added, if ``init`` has an LM head; texts are then masked; 0: none"""
+    """weight of an additional MLM loss on masked texts; 0: no MLM loss; without effect if ``init`` has no LM head"""
     mask_rate: Annotated[PositiveShare, Later()] = 0.15
     """share of the tokens that are masked and predicted, with ``mlm_weight``"""
     batch_size: Count = 64

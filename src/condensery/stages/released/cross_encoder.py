@@ -10,7 +10,7 @@ from condensery.tokens.tokenizer import load_tokenizer
 
 
 def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any]:
-    """Save the cross-encoder in the format of the stage that trains one.
+    """Save the cross-encoder in the format of ``train_cross_encoder``.
 
     Raises:
         UserError: the given tokenizer is not the checkpoint's, or ``length`` exceeds the model's positions.

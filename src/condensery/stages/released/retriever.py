@@ -10,7 +10,7 @@ from condensery.stages.released.config import Lengths, ReleasedConfig, Retriever
 
 
 def retriever(config: RetrieverConfig, context: Context) -> dict[str, Any]:
-    """Save the retriever in the format of the stages that train one.
+    """Save the retriever in the format of the stages that train a retriever.
 
     Raises:
         UserError: neither the checkpoint nor the config gives the input lengths, or a length exceeds the model's positions.

@@ -20,7 +20,7 @@ ADDED: dict[str, Format] = {}
 
 
 def register_format(source: type[DataConfig], read: Reader) -> None:
-    """Add a format. Its name, the default of the field ``format`` of ``source``, becomes a value of ``data.format``.
+    """Add a format. The default of ``source.format`` is its name, and becomes a value of ``data.format``.
 
     A module named in ``CONDENSERY_STAGES`` calls this function when it is imported.
 

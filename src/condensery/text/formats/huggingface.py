@@ -72,7 +72,7 @@ class _OnTheHub(DataConfig):
         _ = self.chosen
 
     def fingerprint(self) -> str:
-        """Return the identity of the input: a hash of the files' digests by role, and of the keys that change the data."""
+        """Return the identity of the input: a hash of the files' digests by role, and of config keys that change the data."""
         anywhere = self.model_copy(update={"name": self.called}) if self.repository.local else self
         return anywhere._digest([[role, data.digests(paths)] for role, (data, paths) in self.chosen.items()])
 

@@ -254,7 +254,7 @@ class IrDatasetsSource(DataConfig):
             raise UserError(f"data.name={self.name}: {fault}; set PYTHONUTF8=1, or LC_ALL=C.UTF-8")
 
     def fingerprint(self) -> str:
-        """Return the identity of the input: a hash of each part's id and file digests, and of the keys that change the data.
+        """Return the identity of the input: a hash of each part's id and file digests, and of config keys that change data.
 
         No file is fetched.
         """

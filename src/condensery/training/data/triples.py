@@ -221,7 +221,7 @@ class TripleDataModule(TokenDataModule):
         return ListBatches(triples, pair_reader(self.tokens, self.query_length, self.passage_length, separators))
 
     def validation_sample(self) -> ValidationSample | PairSample | None:
-        """Return a sample with a few dev queries, in pairs if ``pairs`` is true. Without dev queries, return None."""
+        """Return a few dev queries with passages; a ``PairSample`` if ``pairs`` is true. Without dev queries, return None."""
         if not self.pairs:
             return super().validation_sample()
         assert isinstance(self.batches, ListBatches)
