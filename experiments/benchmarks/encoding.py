@@ -54,6 +54,7 @@ from condensery.system.files import write_json
 from condensery.text.to_collection import collection_of
 from condensery.tokens.batches import Chunk
 from condensery.tokens.store import TokenStore
+from condensery.tokens.text_reader import TextReader
 from condensery.tokens.vocabulary import Vocabulary
 
 LENGTH, SHARD = 128, 1_000
@@ -220,7 +221,7 @@ def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = random_store(folder / "tokens", int(passages))
-        source = EncoderInput(store, bert_vocabulary(), LENGTH)
+        source = EncoderInput(TextReader(store, bert_vocabulary(), LENGTH))
 
         def encode_all() -> None:
             for path in (folder / "index").glob("passages/*"):

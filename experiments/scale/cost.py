@@ -46,6 +46,7 @@ from condensery.text.formats.beir import read as read_beir
 from condensery.text.source import Splits
 from condensery.text.writer import CollectionWriter
 from condensery.tokens.artifacts import Tokens, tokenise_collection
+from condensery.tokens.text_reader import TextReader
 from condensery.tokens.tokenizer import train_wordpiece
 
 FILE = Path(__file__).with_name("costs.json")
@@ -99,7 +100,7 @@ def collection(size: int, rounds: int, folder: str) -> dict[str, dict[str, float
             encoding = Encoding(target, shard_size=20_000, budget=4_096)
             with inference(torch.device("cpu"), "fp32"):
                 for encoded, store in ((encoding.queries, tokens.queries), (encoding.passages, tokens.passages)):
-                    encoded(model.vectors, EncoderInput(store, tokens.vocabulary, LENGTH))
+                    encoded(model.vectors, EncoderInput(TextReader(store, tokens.vocabulary, LENGTH)))
             write_dense_index(target)
 
         vectors = step("encode", encode)

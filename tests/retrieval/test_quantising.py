@@ -17,6 +17,7 @@ from condensery.retrieval.indexes.quantisation_loss import share_found
 from condensery.retrieval.indexes.quantiser import Quantiser
 from condensery.sharing import SINGLE_PROCESS, ProcessGroup
 from condensery.tokens.batches import Chunk
+from condensery.tokens.text_reader import TextReader
 
 DIM = 20
 SIZES = {"int8": 1.0, "binary": 1 / 8}
@@ -55,11 +56,11 @@ def encoded(
     **source: Any,
 ) -> dict[str, Any]:
     """An index of all texts, with some of them as queries; what it says of itself."""
-    passages = EncoderInput(Store(texts), VOCABULARY, source.pop("length", 16), **source)
+    passages = EncoderInput(TextReader(Store(texts), VOCABULARY, source.pop("length", 16)), **source)
     settings: dict[str, Any] = {"shard_size": 40, "budget": 256, "dtype": dtype, "group": group}
     encoder = encoder or Words()
     if queries:
-        Encoding(folder, **settings).queries(encoder, EncoderInput(Store(texts[:queries]), VOCABULARY, 16))
+        Encoding(folder, **settings).queries(encoder, EncoderInput(TextReader(Store(texts[:queries]), VOCABULARY, 16)))
     quantising = Encoding(folder, **settings).passages(encoder, passages)
     group.leave_unless_rank_zero()
     return write_dense_index(folder, passages.cut if passages.windows > 1 else None, quantising)

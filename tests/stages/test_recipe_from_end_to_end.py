@@ -21,6 +21,7 @@ ELSEWHERE = {"retriever", "train_cross_encoder", "rerank", "denoise", "pseudo_la
 ELSEWHERE |= {"ann_index", "fuse", "read_run", "token_vectors", "warm_start", "score_pairs", "audit_negatives"}
 ELSEWHERE |= {"expanded_bm25", "filter_queries", "train_term_weights", "weighted_bm25"}  # tests/baselines/
 ELSEWHERE |= {"pretrain_contrastive", "distil_ranking", "keep_best", "validate", "cross_encoder"}
+ELSEWHERE |= {"sparse_encoder", "token_encoder"}  # test_released_encoders.py
 ELSEWHERE |= {"cluster_queries", "finetune_tas_b", "train_jointly", "joint_reranker"}  # tests/baselines/
 ELSEWHERE |= {
     "pretrain_simlm",

@@ -197,13 +197,13 @@ def _check_types(folder: Path) -> None:
 
 
 def _check_not_quantised(file: Path, tensors: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if tensors are integers or 8-bit floats: they are quantised, and meaningless without their scales.
+    """Raise ``UserError`` if tensors (or slices of safetensors, by name) are integers of up to 32 bits, or 8-bit floats.
 
-    ``tensors``: name -> tensor, or slice of safetensors.
+    Such weights are quantised, and without their scales they are meaningless.
     """
     for name, tensor in tensors.items():
         kind = str(getattr(tensor, "dtype", None) or getattr(tensor, "get_dtype", str)())
-        if re.match(r"(torch\.)?([iu]|f(loat)?8)", kind, re.IGNORECASE) and not name.endswith("position_ids"):
+        if re.match(r"(torch\.)?([iu](nt|int)?(8|16|32)$|f(loat)?8)", kind, re.IGNORECASE):  # int64: indices
             raise UserError(
                 f"{file}: the weights {name} are of the type {kind.removeprefix('torch.')}, as in a quantised model; give"
                 " the checkpoint with weights in fp32, fp16 or bf16"
