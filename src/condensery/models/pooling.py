@@ -58,7 +58,7 @@ class LayerNorm(nn.Module):
         self.norm = nn.LayerNorm(shape.inputs)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Normalise vectors (b, d); the same shape."""
+        """Normalise vectors (b, d). The shape is kept."""
         return self.norm(vectors)
 
 
