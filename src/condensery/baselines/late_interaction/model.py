@@ -109,9 +109,9 @@ class TokenEncoder(BiEncoder):
         keys = keys.masked_fill(~used, UNUSED)
         if len(self.whole):
             pieces = wide(self.whole(states[:, 0])).unflatten(1, (-1, interaction.dimensions))  # (b, pieces, d)
-            own = self.query.model.config.vocab_size + torch.arange(pieces.shape[1], device=keys.device)
+            piece_keys = self.query.model.config.vocab_size + torch.arange(pieces.shape[1], device=keys.device)
             vectors = torch.cat([pieces.to(vectors), vectors], dim=1)
-            keys = torch.cat([own.expand(len(keys), -1), keys], dim=1)
+            keys = torch.cat([piece_keys.expand(len(keys), -1), keys], dim=1)
         return torch.cat([vectors, keys[..., None].to(vectors)], dim=2)
 
     def _marked(self, chunk: Chunk) -> Chunk:
