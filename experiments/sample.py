@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
@@ -25,11 +26,12 @@ from condensery.text.collection import Collection
 
 def sampled(collection: Collection, target: Path, passages: int, test: int, dev: int) -> dict[str, int]:
     """Write the sample into ``target``. Return the numbers of its passages, and of the queries of each split."""
-    asked = {name: collection.qrels(name).positives() for name in ("test", "dev", "train") if name in collection.splits}
-    chosen = {}
+    splits = [name for name in ("test", "dev", "train") if name in collection.splits]
+    asked: dict[str, dict[int, NDArray[np.int32]]] = {name: collection.qrels(name).positives() for name in splits}
+    chosen: dict[str, list[int]] = {}
     for name, most in (("test", test), ("dev", dev)):
-        rows = np.fromiter(asked.get(name, ()), np.int64)
-        chosen[name] = generator("sample", name).permutation(rows)[:most].tolist()
+        judged = np.fromiter(asked.get(name, ()), np.int64)
+        chosen[name] = generator("sample", name).permutation(judged)[:most].tolist()
     relevant = [asked[name][query] for name, queries in chosen.items() for query in queries]
     needed = np.unique(np.concatenate(relevant)).astype(np.int64)
     drawn = generator("sample", "passages").permutation(len(collection.passages))
@@ -42,16 +44,16 @@ def sampled(collection: Collection, target: Path, passages: int, test: int, dev:
         target / "corpus.jsonl",
         [dict(zip(("_id", "title", "text"), row, strict=True)) for row in zip(*columns.values(), strict=True)],
     )
-    queries = sorted({query for rows in chosen.values() for query in rows})
+    queries = sorted({query for own in chosen.values() for query in own})
     ids, texts = (collection.queries.column(name).take(queries) for name in ("id", "text"))
     _write(target / "queries.jsonl", [{"_id": name, "text": text} for name, text in zip(ids, texts, strict=True)])
     names, passage_ids = dict(zip(queries, ids, strict=True)), dict(zip(kept.tolist(), columns["id"], strict=True))
-    for name, rows in chosen.items():
-        lines = [f"{names[query]}\t{passage_ids[row]}\t1" for query in rows for row in asked[name][query].tolist()]
+    for name, own in chosen.items():
+        lines = [f"{names[query]}\t{passage_ids[row]}\t1" for query in own for row in asked[name][query].tolist()]
         if lines:
             text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
             (target / "qrels" / f"{name}.tsv").write_text(text, encoding="utf-8")
-    return {"passages": len(kept), **{name: len(rows) for name, rows in chosen.items()}}
+    return {"passages": len(kept), **{name: len(own) for name, own in chosen.items()}}
 
 
 def _write(path: Path, rows: list[dict[str, str]]) -> None:

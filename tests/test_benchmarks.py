@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +16,10 @@ from small_runs import some_text, write_beir
 from condensery.tokens.tokenizer import train_wordpiece
 
 
-def lines_of(project: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
-    """The JSON lines that a benchmark prints."""
-    done = run_script(project / "experiments" / "benchmarks" / f"{name}.py", *arguments)
+def lines_of(project: Path, name: str, *arguments: str, fork: bool = True) -> list[dict[str, Any]]:
+    """The JSON lines that a benchmark prints. A benchmark that itself starts processes by spawn cannot run in a fork."""
+    command = [project / "experiments" / "benchmarks" / f"{name}.py", *arguments]
+    done = run_script(*command) if fork else subprocess.run([sys.executable, *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -65,6 +67,28 @@ def test_the_training_process_spends_little_on_its_batches(project: Path) -> Non
     (pairs,) = lines_of(project, "feed", "kind=pairs", "chunk_tokens=2048", "batches=4")
     assert pairs["chunks"] > 100
     assert pairs["training_cores"] <= 0.1, "at 500,000 tokens a second"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "result"),
+    [
+        ("encoding", ("shape=S", "passages=60", "rounds=1"), "ratio"),
+        ("finetuning_step", ("shape=S", "queries=8", "steps=1"), "cached_speedup"),
+        ("ingest", ("passages=300", "rounds=1"), "ratio"),
+        ("memory", ("shape=S", "spans=4", "times=2"), "ratio"),
+        ("pretraining_step", ("shape=S", "steps=1"), "speedup"),
+        ("query_as_context_step", ("shape=S", "pairs=4", "steps=1"), "ratio"),
+        ("search", ("passages=2000", "queries=20", "rounds=1"), "ratio"),
+        ("startup", ("recipe=smoke", "rounds=1"), "dry_run_cpu_s"),
+    ],
+)
+def test_each_program_prints_its_line(project: Path, name: str, settings: tuple[str, ...], result: str) -> None:
+    lines = lines_of(project, name, *settings, fork=False)
+    assert lines
+    assert all(line[result] > 0 for line in lines)
+    errors = [line[key] for line in lines for key in ("difference", "gradient_error") if key in line]
+    assert all(error < 1e-4 for error in errors), "two ways of computing one thing agree"
 
 
 @pytest.fixture

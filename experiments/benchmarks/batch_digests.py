@@ -79,10 +79,10 @@ def _relations(fields: dict[str, Any], rows: dict[int, str]) -> Iterator[Any]:
         yield "list", [rows[first * fields["size"] + place] for place in range(fields["size"])]
 
 
-def noting(step: Callable[..., None]) -> Callable[..., None]:
+def noting(step: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Wrap ``TrainingModule.training_step`` so that it first notes the digests of its batch."""
 
-    def training_step(self: TrainingModule, batch: Batch, batch_idx: int) -> None:
+    def training_step(self: TrainingModule, batch: Batch, batch_idx: int) -> torch.Tensor:
         trainer: Any = self.trainer
         if not hasattr(trainer, "noted"):
             folder = Path(os.environ[FOLDER]) / Path(trainer.default_root_dir).name.partition(".")[0]
@@ -91,7 +91,7 @@ def noting(step: Callable[..., None]) -> Callable[..., None]:
             trainer.noted = folder / f"{attempt}-{processes()}-{rank()}.jsonl"
         with open(trainer.noted, "a", encoding="utf-8") as stream:
             stream.write(json.dumps([self.global_step, sorted(digests(batch))]) + "\n")
-        step(self, batch, batch_idx)
+        return step(self, batch, batch_idx)
 
     return training_step
 

@@ -78,7 +78,7 @@ def random_store(folder: Path, texts: int) -> TokenStore:
 def bert_vocabulary() -> Vocabulary:
     """Return a vocabulary with the ids of BERT's special tokens."""
     special = np.array([0, 100, 101, 102, 103])
-    return Vocabulary(VOCABULARY, *special[[0, 2, 3, 4, 1]].tolist(), special, np.zeros(VOCABULARY, np.bool_))
+    return Vocabulary(VOCABULARY, 0, 101, 102, 103, 100, special, np.zeros(VOCABULARY, np.uint8))
 
 
 def texts_of(collection: str, number: int) -> dict[str, list[str]]:
@@ -95,7 +95,7 @@ def work(way: str, checkpoint: str, folder: Path, threads: str, device: str) -> 
     if way == THEIRS:
         from sentence_transformers import SentenceTransformer
 
-        encode = SentenceTransformer(checkpoint, device=device).encode_document
+        encode: Any = SentenceTransformer(checkpoint, device=device).encode_document
     else:
         retriever = Retriever(checkpoint, device=device, precision=way)  # type: ignore[arg-type]
         encode = retriever.encode_passages
@@ -231,7 +231,7 @@ def stage(shape: str, precision: str, passages: str, rounds: str, threads: str, 
         made = [
             chunk
             for first in range(0, len(store), shard)
-            for chunk in source.chunks(first, min(first + shard, len(store)), budget)
+            for chunk in source.chunks(np.arange(first, min(first + shard, len(store))), budget)
         ]
         made = [chunk.to(device) for chunk in made]
         taken, alone = in_turn(int(rounds), encode_all, lambda: [backbone(chunk) for chunk in made], device=device)

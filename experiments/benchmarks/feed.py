@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +32,9 @@ from torch.utils.data import DataLoader
 from condensery.system.files import write_json
 from condensery.tokens.spans import SentencePacked
 from condensery.tokens.store import TokenStore
-from condensery.tokens.text_reader import TextReader
+from condensery.tokens.text_reader import Readers, TextReader
 from condensery.training.data.data_module import StepDataModule
-from condensery.training.data.sources import PassageQueries, PassagesAndQueries, SingleSpans, SpanPairs
+from condensery.training.data.sources import PassageQueries, PassagesAndQueries, RowSource, SingleSpans, SpanPairs
 from condensery.training.data.span_batches import SpanBatches
 from condensery.training.data.steps import Batch, Batches
 from condensery.training.data.training_queries import TrainingQueries
@@ -61,8 +62,14 @@ def spans(store: TokenStore, pairs: bool, budget: int) -> Batches:
     packed = SentencePacked(store, LENGTH, 0.1, 1, 16)
     vocabulary = bert_vocabulary()
     source = SpanPairs(packed, vocabulary) if pairs else SingleSpans(packed, vocabulary)
-    how = {"mask_rate": 0.15, "whole_word": True, "budget": budget, "seed": 1}
-    return SpanBatches(source, vocabulary, batch_size=2000, **how)
+    return span_batches(source, budget)
+
+
+def span_batches(source: RowSource, budget: int) -> Batches:
+    """Return batches of 2,000 items of ``source``, masked as in BERT."""
+    return SpanBatches(
+        source, bert_vocabulary(), batch_size=2000, mask_rate=0.15, whole_word=True, budget=budget, seed=1
+    )
 
 
 def passage_queries(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
@@ -70,8 +77,7 @@ def passage_queries(passages: TokenStore, queries: TokenStore, budget: int) -> B
     first = np.arange(len(passages) + 1) * (len(queries) // len(passages))
     asked = PassagesAndQueries(passages, None, queries, first)
     source = PassageQueries(asked, bert_vocabulary(), LENGTH, 32, 5, 1)
-    how = {"mask_rate": 0.15, "whole_word": True, "budget": budget, "seed": 1}
-    return SpanBatches(source, bert_vocabulary(), batch_size=2000, **how)
+    return span_batches(source, budget)
 
 
 def triples(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
@@ -80,9 +86,8 @@ def triples(passages: TokenStore, queries: TokenStore, budget: int) -> Batches:
     pool = random.integers(0, len(passages), (number, 200)).astype(np.int32)
     positives = random.integers(0, len(passages), number)
     training = TrainingQueries(np.arange(number), positives, np.arange(number + 1), pool)
-    readers = TextReader(passages, bert_vocabulary(), LENGTH), TextReader(queries, bert_vocabulary(), 32)
-    how = {"batch_size": 64, "negatives": 15, "budget": budget, "seed": 1}
-    return TripleBatches(readers, training, **how)
+    readers = Readers(TextReader(passages, bert_vocabulary(), LENGTH), TextReader(queries, bert_vocabulary(), 32))
+    return TripleBatches(readers, training, batch_size=64, negatives=15, budget=budget, seed=1)
 
 
 def worker_seconds() -> float:
@@ -98,7 +103,7 @@ def fed(batches: Batches, number: int, device: torch.device) -> dict[str, float]
     data.epoch = number + 10  # steps in an epoch: more than the loader makes here
     made: DataLoader[Batch] = data.train_dataloader()
     made.pin_memory = device.type == "cuda"
-    loader = iter(made)
+    loader: Any = iter(made)  # Any: the base class of torch has no ``close``
     next(loader).to(device)  # now the worker has started
     before, here = worker_seconds(), time.process_time()
     tokens = chunks = 0

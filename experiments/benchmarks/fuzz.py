@@ -140,8 +140,8 @@ def changed(draw: Draws, subject: Subject, folder: Path) -> Change:
     if way == "told" and subject.told:
         name = draw.choice(sorted(subject.told))
         own = [path for path in files_of(folder, subject.told[name]) if path in files_of(folder, subject.files)]
-        done = _mutated(draw, {**TOLD, **EITHER}[name], own, folder)
-        return Change(done, "told" if done and name in TOLD else "either" if done else "same")
+        change = _mutated(draw, {**TOLD, **EITHER}[name], own, folder)
+        return Change(change, "told" if change and name in TOLD else "either" if change else "same")
     before = content(folder) if subject.all_told else None
     steps = range(draw.choice((1, 1, 1, 2, 3)))
     done = [_mutated(draw, draw.choice(ACCIDENTS), files_of(folder, subject.files), folder) for _ in steps]

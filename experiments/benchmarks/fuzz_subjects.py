@@ -118,8 +118,8 @@ def write_documents(root: Path) -> None:
     write_questions(root, place.__getitem__)
 
 
-def _documents() -> dict[str, list[tuple[str, str, str, str]]]:
-    found: dict[str, list[tuple[str, str, str, str]]] = {}
+def _documents() -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
     for passage in PASSAGES:
         found.setdefault(passage[3], []).append(passage)
     return found
@@ -396,7 +396,7 @@ def read_sts(folder: Path, scratch: Path) -> Any:
 def read_articles(folder: Path, scratch: Path) -> Any:
     from condensery.text.sections import read_articles
 
-    return [[article.id, article.sections] for article in read_articles(_here(folder / "documents.jsonl"))]
+    return [[name, sections] for name, sections in read_articles(_here(folder / "documents.jsonl"))]
 
 
 def _here(path: Path) -> Path:
@@ -442,12 +442,12 @@ def _words(folder: Path) -> Any:
     return Vocabulary.of(load_tokenizer(folder))
 
 
-def _backbone(vocabulary: Any, family: str = "bert") -> Any:
+def _backbone(vocabulary: Any, family: Any = "bert") -> Any:
     from condensery.models.checkpoints.backbone import masked_language_model
     from condensery.models.checkpoints.config import BackboneConfig
 
     sizes: dict[str, Any] = {"layers": 2, "hidden": 16, "heads": 2, "intermediate": 32, "max_positions": 24}
-    other = {
+    other: dict[str, Any] = {
         "name": None,
         "revision": None,
         "tokenizer": None,
@@ -562,11 +562,9 @@ def write_artifacts(root: Path) -> None:
     wandb = Wandb(project="x", entity=None, enabled=False)
     runtime = Runtime(accelerator="cpu", devices=1, threads=1, workers=0, wandb=wandb, group="x", output_root=root)
     stages = registry()
-    corpus = Node("corpus", "corpus", stages["corpus"].config(data=data), {}, {}, "0" * 16)
+    corpus = Node("corpus", "corpus", stages["corpus"].config.model_validate({"data": data}), {}, {}, "0" * 16)
     inputs: Any = {"corpus": (corpus.reference,)}
-    config = stages["bm25"].config(
-        corpus="corpus", **{key: value for key, value in _stage_defaults("bm25").items() if key != "corpus"}
-    )
+    config = stages["bm25"].config.model_validate({**_stage_defaults("bm25"), "corpus": "corpus"})
     bm25 = Node("bm25", "bm25", config, {"corpus": ("corpus",)}, inputs, "1" * 16)
     for node in (corpus, bm25):
         Store(root).ensure(node, runtime)

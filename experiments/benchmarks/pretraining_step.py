@@ -42,6 +42,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -85,8 +87,7 @@ class Batch:
 def make_batch(shape: Shape, seed: int = 0, lengths: tuple[int, int] = (40, LENGTH), words: int = VOCABULARY) -> Batch:
     """Return random spans of 40 to 128 tokens (``lengths``) with ids below ``words``. [MASK] replaces 15 % of the tokens."""
     random = np.random.default_rng(seed)
-    lengths = random.integers(lengths[0], lengths[1] + 1, shape.spans)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    starts = np.concatenate([[0], np.cumsum(random.integers(lengths[0], lengths[1] + 1, shape.spans))])
     ids = random.integers(1_000, words, starts[-1])
     inner = np.setdiff1d(np.arange(starts[-1]), np.concatenate([starts[:-1], starts[1:] - 1]))
     masked = np.sort(random.choice(inner, round(MASK_RATE * len(inner)), replace=False))
@@ -123,6 +124,7 @@ class Plain:
         ids, labels = torch.zeros(2, shape.spans, LENGTH, dtype=torch.int64)
         ids[:, : rows.input_ids.shape[1]] = rows.input_ids[back]
         flat = torch.full((rows.input_ids.numel(),), -100)
+        assert rows.targets is not None
         flat[rows.masked] = rows.targets
         labels.fill_(-100)[:, : rows.input_ids.shape[1]] = flat.view(rows.input_ids.shape)[back]
         mask = torch.arange(LENGTH) < rows.lengths[back][:, None]
@@ -141,11 +143,11 @@ class Plain:
             hidden = layer(hidden, padding)
         logits = self.model.language_model.cls(hidden)
         labels = self.labels[rows].flatten()
-        loss = sum(
+        losses = [
             nn.functional.cross_entropy(part.flatten(0, 1), labels, ignore_index=-100, reduction="sum") / self.count
             for part in (output.logits, logits)
-        )
-        return states[-1][:, 0], loss
+        ]
+        return states[-1][:, 0], losses[0] + losses[1]
 
     def vectors(self, rows: slice) -> Tensor:
         """Return the CLS vectors of some rows. Like the released code, this also computes the logits."""
@@ -164,12 +166,12 @@ class Plain:
                 vectors.append(self.vectors(part))
         cached = torch.cat(vectors).float().requires_grad_()
         contrast = span_contrast(cached)
-        contrast.backward()
+        (gradient,) = torch.autograd.grad(contrast, cached)
         total = float(contrast.detach())
         for part, state in zip(rows, replays, strict=True):
             self.random.set_rng_state(state)
             cls, loss = self.forward(part)
-            (loss + (cls * cached.grad[part]).sum()).backward()
+            (loss + (cls * gradient[part]).sum()).backward()
             total += float(loss.detach())
         return total
 
@@ -204,7 +206,10 @@ def gradient_error(shape: Shape, batch: Batch, precision: str) -> float:
     ours, plain = make_model(shape, 0.0, "eager"), make_model(shape, 0.0, "sdpa")
     our_gradients(ours, batch, shape, precision)
     Plain(plain, batch, shape).gradients()
-    pairs = [(a.grad, b.grad) for a, b in zip(ours.parameters(), plain.parameters(), strict=True)]
+    models = (ours, plain)
+    pairs: list[tuple[Any, Any]] = list(
+        zip(*([one.grad for one in model.parameters()] for model in models), strict=True)
+    )
     floor = 1e-4 * max(float(b.abs().max()) for _, b in pairs)  # key biases have only rounding errors
     return max(float((a - b).abs().max()) / max(float(b.abs().max()), floor) for a, b in pairs)
 
@@ -230,11 +235,8 @@ def plain_steps(connection: Connection, shape: Shape, threads: int) -> None:
 @contextmanager
 def padded() -> Iterator[None]:
     """Let the encoder attend over padded rows, as it does without a kernel for rows of different lengths."""
-    before, encoder.kernel_of = encoder.kernel_of, lambda query, window: None
-    try:
+    with patch.object(encoder, "kernel_of", return_value=None):
         yield
-    finally:
-        encoder.kernel_of = before
 
 
 def in_one_process(shape: str, precision: str, steps: int, device: str, compile_layers: bool, chunk: str) -> None:

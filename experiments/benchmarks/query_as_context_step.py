@@ -21,6 +21,7 @@ import statistics
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,21 +36,23 @@ from condensery.tokens.batches import framed
 from condensery.tokens.vocabulary import Vocabulary
 from condensery.training.data.sources import Ids, Rows
 from condensery.training.data.span_batches import ContextMasking, SpanBatches
+from condensery.training.modules.optimisation import TrainingModule
+from condensery.training.modules.pretraining import CoCondenserModule, MaskedAutoEncoderModule
 
 PASSAGE, QUERY = (72, 144), (4, 16)  # tokens, for passages with [CLS] and [SEP]
 CHUNK = 2048
 
 
-@dataclass(frozen=True)
+@dataclass
 class RandomPairs:
-    """Pairs of a passage and a second text of ``second`` tokens: a ``Source`` of random tokens."""
+    """Pairs of a passage and a second text of ``second`` tokens: a ``RowSource`` of random tokens."""
 
     items: int
     second: tuple[int, int]
     left_out: int = 0
 
     def rows(self, step: int, epoch: int, chosen: Ids) -> Rows:
-        """See ``Source``. Each step has another batch, whose first texts are the same for both kinds of pair."""
+        """See ``RowSource``. Each step has another batch, whose first texts are the same for both kinds of pair."""
         first = generator(1, "first", step).integers(PASSAGE[0] - 2, PASSAGE[1] - 1, len(chosen))
         other = generator(1, "second", step).integers(self.second[0], self.second[1] + 1, len(chosen))
         lengths = np.stack([first, other], axis=1).reshape(-1)
@@ -60,8 +63,8 @@ class RandomPairs:
 def words() -> Vocabulary:
     """Return a vocabulary with BERT's special tokens. One word in four has a second token, about as in English WordPiece."""
     special = np.array([0, 100, 101, 102, 103])
-    continues = np.arange(VOCABULARY) % 5 == 0
-    continues[special] = False
+    continues = (np.arange(VOCABULARY) % 5 == 0).astype(np.uint8)
+    continues[special] = 0
     return Vocabulary(VOCABULARY, 0, 101, 102, 103, 100, special, continues)
 
 
@@ -70,14 +73,13 @@ def batches(model: str, pairs: int, second: tuple[int, int]) -> SpanBatches:
     context = None if model == "coCondenser" else ContextMasking("partner", model == "CoT-MAE", 0.45)
     rate = 0.15 if context is None else 0.3
     source = RandomPairs(pairs, second)
-    shared = {"batch_size": pairs, "mask_rate": rate, "whole_word": True, "budget": CHUNK, "seed": 1}
-    return SpanBatches(source, words(), **shared, context=context)
+    return SpanBatches(
+        source, words(), batch_size=pairs, mask_rate=rate, whole_word=True, budget=CHUNK, seed=1, context=context
+    )
 
 
-def module_of(model: str, shape: Shape) -> nn.Module:
+def module_of(model: str, shape: Shape) -> TrainingModule:
     """Return the LightningModule that run.py trains."""
-    from condensery.training.modules.pretraining import CoCondenserModule, MaskedAutoEncoderModule
-
     backbone = language_model(shape, 0.1, "eager")
     if model == "coCondenser":
         return CoCondenserModule(Condenser(backbone, CondenserShape(2, shape.layers // 2, True))).train()
@@ -107,7 +109,7 @@ def measure(model: str, shape: Shape, pairs: int, precision: str, steps: int) ->
 
     for number in range(steps + 1):  # alternately, so that a busy machine slows both; the first step warms up
         for name in kinds:
-            times[name].append(cpu_seconds(lambda name=name, number=number: step(name, number)))
+            times[name].append(cpu_seconds(partial(step, name, number)))
     cpu = {name: statistics.median(found[1:]) for name, found in times.items()}
     return {
         "model": model,

@@ -35,7 +35,7 @@ def main(passages: str, dim: str, queries: str, k: str, rounds: str, threads: st
     vectors = random.standard_normal((int(passages), int(dim)), np.float32)
     asked = random.standard_normal((int(queries), int(dim)), np.float32)
     faiss.omp_set_num_threads(int(threads))
-    bare = faiss.IndexFlatIP(int(dim))
+    bare: faiss.Index = faiss.IndexFlatIP(int(dim))
     bare.add(vectors)
     on_gpu = device != "cpu" and faiss.get_num_gpus() > 0
     if on_gpu:

@@ -259,7 +259,7 @@ def train(model: Any, rows: Any, prompts: dict[str, str], wanted: dict[str, Any]
 
     class Trainer(SentenceTransformerTrainer):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-            schedule = torch.optim.lr_scheduler.LambdaLR
+            schedule: Any = torch.optim.lr_scheduler.LambdaLR
             self.lr_scheduler = schedule(optimizer or self.optimizer, budget.share_of_rate)
             return self.lr_scheduler
 

@@ -39,9 +39,8 @@ def language_model(shape: Shape, dropout: float, attention: str, words: int = VO
         intermediate_size=4 * shape.hidden,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
-        attn_implementation=attention,
     )
-    return BertForMaskedLM(config)
+    return BertForMaskedLM._from_config(config, attn_implementation=attention)
 
 
 def mixed(precision: str, device: str = "cpu") -> torch.autocast:

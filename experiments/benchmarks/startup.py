@@ -50,7 +50,7 @@ def main(recipe: str, rounds: str) -> None:
             "cfg": [*chosen, "--cfg", "job"],
             "dry_run": [*chosen, "dry_run=plan"],
         }
-        found = {}
+        found: dict[str, float] = {}
         for name, command in ways.items():
             clock, processor = seconds(int(rounds), *command)
             found |= {f"{name}_s": round(clock, 2), f"{name}_cpu_s": round(processor, 2)}

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def collection(size: int, rounds: int, folder: str) -> dict[str, dict[str, float
         approximate = ApproximateIndex(step("index with ann_index", near), exact)
         bm25, rows = BM25Index(lexical, corpus), corpus.questions("test")
         for name, index in (("exactly", exact), ("with BM25", bm25), ("with ann_index", approximate)):
-            step(f"search {name}", lambda target, index=index: index.search(rows, DEPTH))
+            step(f"search {name}", partial(lambda index, target: index.search(rows, DEPTH), index))
         step("mine exactly", lambda target: mine(exact, corpus, "train", DEPTH, target))
     return costs
 
