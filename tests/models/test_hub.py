@@ -77,11 +77,12 @@ def test_a_name_is_taken_wherever_a_folder_is(hub: Path) -> None:
 def test_pickled_weights_and_weights_of_other_programs_are_left_where_there_are_safetensors(
     hub: Path, tmp_path: Path
 ) -> None:
-    for name in ("pytorch_model.bin", "tf_model.h5", "onnx/model.safetensors"):
+    for name in ("pytorch_model.bin", "tf_model.h5", "onnx/model.safetensors", "artifact.metadata"):
         (hub / name).parent.mkdir(exist_ok=True)
         (hub / name).write_bytes(b"x")
     folder = checkpoint_folder(NAME)
     assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        "artifact.metadata",  # the settings of ColBERT, of its authors' code
         "config.json",
         "model.safetensors",
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers import SparseEncoder as TheirSplade
 from sentence_transformers import models as modules
@@ -129,6 +130,23 @@ def pylate(
         else {"model_type": "ColBERT", "attend_to_expansion_tokens": False, "skiplist_words": [*string.punctuation]}
     )
     write_json(folder / "config_sentence_transformers.json", {**about, **settings})
+    return folder
+
+
+def hf_colbert(tokenizer: Path, folder: Path, pickled: bool = False, **settings: Any) -> Path:
+    """A ColBERT as its authors' code saves it: one file with the weights of BERT and of the layer, and its metadata."""
+    backbone(tokenizer, folder, ["[unused0]", "[unused1]"], rstrip=False)
+    changed(folder / "config.json", architectures=["HF_ColBERT"])
+    weights = {f"bert.{name}": value for name, value in load_file(folder / "model.safetensors").items()}
+    weights["linear.weight"] = torch.nn.init.normal_(torch.empty(6, 16), 0.1, 0.4)
+    (folder / "model.safetensors").unlink()
+    if pickled:
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    about = {"dim": 6, "query_maxlen": QUERY_LENGTH, "doc_maxlen": PASSAGE_LENGTH, "similarity": "cosine"}
+    marked = {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
+    write_json(folder / "artifact.metadata", {**about, **marked, **settings})
     return folder
 
 

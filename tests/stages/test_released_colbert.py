@@ -14,6 +14,7 @@ from released_encoders import (
     QUERY_LENGTH,
     changed,
     colbert,
+    hf_colbert,
     in_order,
     pylate,
     refused,
@@ -50,6 +51,9 @@ COLBERTS: dict[str, Any] = {
     "pylate, attended": (pylate, {"attend_to_expansion_tokens": True, "skiplist_words": ["a", "!"]}),
     "pylate, not filled": (pylate, {"do_query_expansion": False}),
     "pylate's first releases": (pylate, {"old": True}),
+    "its authors' code": (hf_colbert, {}),
+    "its authors' code, attended": (hf_colbert, {"attend_to_mask_tokens": True, "mask_punctuation": False}),
+    "its authors' code, pickled": (hf_colbert, {"pickled": True}),
     "pylate, with unused tokens": (pylate, {"markers": ("[unused1]", "[unused0]")}),
 }
 
@@ -128,6 +132,23 @@ def test_a_colbert_that_is_not_supported_is_one_line_before_anything_is_computed
     changed(folder / file, **values)
     for message in refused(TokenEncoderConfig, folder):
         names(message, str(folder / file), *words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"similarity": "l2"}, ["artifact.metadata", "similarity is l2"]),
+        ({"dim": 7}, ["model.safetensors", "'linear.weight': (6, 16)"]),
+        ({"query_token_id": "read a"}, ["'read a'", "not one token"]),
+    ],
+)
+def test_what_is_not_supported_of_the_authors_code_is_one_line(
+    tokenizer: Path, tmp_path: Path, settings: dict[str, Any], words: list[str]
+) -> None:
+    folder = hf_colbert(tokenizer, tmp_path / "theirs", **settings)
+    with pytest.raises(UserError) as raised:
+        run_stage("token_encoder", tmp_path / "ours", {}, folder=folder)
+    names(str(raised.value), str(folder), *words)
 
 
 @pytest.mark.parametrize(

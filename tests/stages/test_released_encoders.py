@@ -13,6 +13,7 @@ from released_encoders import (
     QUERIES,
     changed,
     colbert,
+    hf_colbert,
     pylate,
     refused,
     splade,
@@ -42,19 +43,21 @@ def test_each_stage_names_the_stages_of_the_other_models(tokenizer: Path, tmp_pa
         "token_encoder": colbert(tokenizer, tmp_path / "late"),
     }
     folders["pylate"] = pylate(tokenizer, tmp_path / "pylate")
+    folders["authors"] = hf_colbert(tokenizer, tmp_path / "authors")
     folders["retriever"] = released(tmp_path / "dense", tokenizer)
     for kind in (SparseEncoderConfig, TokenEncoderConfig):
         for name, folder in folders.items():
-            if name not in (kind.called[0], "pylate"):
+            if name not in (kind.called[0], "pylate", "authors"):
                 names(
                     refused(kind, folder)[0],
                     "modules.json",
                     "retriever, sparse_encoder, token_encoder and cross_encoder",
                 )
-    for name in ("sparse_encoder", "token_encoder", "pylate"):
+    for name in ("sparse_encoder", "token_encoder", "pylate", "authors"):
         with pytest.raises(UserError) as raised:
             RetrieverConfig(folder=folders[name], query_length=None, passage_length=None).identity()
-        names(str(raised.value), ABOUT, "model_type", "sparse_encoder, token_encoder and cross_encoder are the stages")
+        named = ["config.json", "HF_ColBERT"] if name == "authors" else [ABOUT, "model_type"]
+        names(str(raised.value), *named, "sparse_encoder, token_encoder and cross_encoder are the stages")
         with pytest.raises(UserError, match="are the stages"):
             load_any_retriever(folders[name])
     plain = tmp_path / "late" / "plain"

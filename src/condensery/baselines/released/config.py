@@ -11,13 +11,17 @@ from typing import Any
 from condensery.errors import UserError, shown
 from condensery.models.checkpoints import metadata
 from condensery.models.checkpoints import sentence_transformers as library
+from condensery.models.vectors import DenseShape
 from condensery.stages.registry import stage
 from condensery.stages.released.config import Lengths, ReleasedConfig
 
 SPLADE = (
     "a SPLADE is a masked language model, or Transformer (fill-mask) or MLMTransformer, then SpladePooling with max"
 )
-COLBERT = "a ColBERT is of pylate, or has Transformer, Dense without bias and activation, Normalize and MultiVectorMask"
+COLBERT = (
+    "a ColBERT is of pylate or of its authors' code (HF_ColBERT), or has Transformer, Dense without bias and activation, "
+    "Normalize and MultiVectorMask"
+)
 OTHERS = "retriever, sparse_encoder, token_encoder and cross_encoder are the stages for models trained elsewhere"
 # what the files of a checkpoint say: the folder of the backbone and its tokenizer, the lengths, and further settings
 Files = tuple[Path, Lengths, dict[str, Any]]
@@ -51,6 +55,10 @@ def read_colbert(folder: Path) -> Files:
 
     Raises ``UserError`` if a file is missing or describes another kind of model.
     """
+    if not (folder / library.MODULES).exists() and metadata.value_in(folder / "config.json", "architectures") == [
+        metadata.COLBERT
+    ]:
+        return _read_hf_colbert(folder)
     start, ends = ["Transformer", "Dense"], ["Normalize", "MultiVectorMask"]
     paths = _modules(folder, COLBERT, start, start + ends, start + ends[::-1])
     encoder, file = paths["Transformer"], library.settings_file(paths["Dense"])
@@ -74,6 +82,21 @@ def read_colbert(folder: Path) -> Files:
     settings = {"attended": bool(filling.get("attend")) if filling else None, "words": words, "inserted": pylate}
     markers = [prompts.get(name) or "" for name in ("document", "query")]
     return encoder, lengths, {**settings, "markers": markers, "dense": library.SavedLayer(paths["Dense"], shape)}
+
+
+def _read_hf_colbert(folder: Path) -> Files:
+    """Read the files of a checkpoint of ColBERT's own code; the layer that maps states to vectors is ``linear.weight``."""
+    metadata.check_encoder(folder)
+    about = _read(folder / "artifact.metadata", COLBERT, similarity=[None, "cosine"])
+    shape = DenseShape(
+        metadata.value_in(folder / "config.json", "hidden_size"), about.get("dim") or 128, False, "Identity"
+    )
+    words = string.punctuation if about.get("mask_punctuation", True) else ""
+    settings = {"attended": bool(about.get("attend_to_mask_tokens")), "words": words, "inserted": True}
+    markers = [about.get("doc_token_id") or "[unused1]", about.get("query_token_id") or "[unused0]"]
+    layer = library.SavedLayer(folder, shape, with_encoder=True)
+    lengths = about.get("query_maxlen") or 32, about.get("doc_maxlen")
+    return folder, lengths, {**settings, "markers": markers, "dense": layer}
 
 
 def _modules(folder: Path, supported: str, *allowed: Sequence[str]) -> dict[str, Path]:
@@ -118,7 +141,7 @@ class SparseEncoderConfig(ReleasedConfig):
 class TokenEncoderConfig(ReleasedConfig):
     """Load a ColBERT that was trained elsewhere, unchanged.
 
-    The folder is a ``MultiVectorEncoder`` of sentence-transformers, or a ColBERT of pylate.
+    The folder is a ``MultiVectorEncoder`` of sentence-transformers, or a ColBERT of pylate or of its authors' code.
     """
 
     called = ("token_encoder", "a trained ColBERT")

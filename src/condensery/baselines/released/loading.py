@@ -42,7 +42,7 @@ def token_encoder(config: kinds.TokenEncoderConfig, context: Context) -> dict[st
     """
     folder, recorded, about = kinds.read_colbert(checkpoint_folder(str(config.folder), config.revision))
     read: Any = load_tokenizer(folder)
-    encoder = load_encoder(folder)
+    encoder = load_encoder(folder, unused=("linear",) * about["dense"].with_encoder)
     lengths = lengths_of(config, context, recorded, encoder, encoder)
     widths = [width for layer in encoder.layers if (width := encoder.family.window(layer)) is not None]
     if about["attended"] is False and lengths["query_length"] > min(widths, default=encoder.longest) + 1:

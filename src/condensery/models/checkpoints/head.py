@@ -39,6 +39,8 @@ def _load(layer: nn.Module, saved: SavedLayer, size: int) -> None:
         raise UserError(f"{where}: {key} is {saved.shape.inputs}; its input vectors have {size} dimensions")
     weights = read_tensors(layer_weights(saved))
     wanted = {name: tuple(value.shape) for name, value in layer.state_dict().items()}
+    if saved.with_encoder:
+        weights = {name: value for name, value in weights.items() if name in wanted}
     if (found := {name: tuple(value.shape) for name, value in weights.items()}) != wanted:
         raise UserError(f"{layer_weights(saved)}: has the tensors {found}, but {where.name} describes {wanted}")
     layer.load_state_dict({name: value.float() for name, value in weights.items()})

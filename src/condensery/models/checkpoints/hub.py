@@ -8,7 +8,15 @@ from condensery.models.checkpoints.weights import readable
 from condensery.system.files import expanded, is_hub_name
 
 # config, tokenizer, metadata of sentence-transformers and of this project, card, and the weights of layers after pooling
-_SMALL = ("*.json", "*.txt", "*.model", "README.md", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin")
+_SMALL = (
+    "*.json",
+    "*.txt",
+    "*.model",
+    "artifact.metadata",
+    "README.md",
+    "*_Dense/pytorch_model.bin",
+    "*_LayerNorm/pytorch_model.bin",
+)
 _OTHER = ("onnx/*", "openvino/*", "*/onnx/*", "coreml/*")  # the same weights in formats for other programs
 _SAFE, _PICKLED = "*.safetensors", "pytorch_model*.bin"
 

@@ -23,6 +23,7 @@ from condensery.models.vectors import NAMES, POOLED, VectorSettings
 from condensery.system.files import read_json
 
 ABOUT = "condensery.json"
+COLBERT = "HF_ColBERT"
 TOKEN_VECTORS = "late_interaction.json"  # describes an encoder of token vectors
 RETRIEVER = "SentenceTransformer"  # sentence-transformers' model_type of a model that makes one vector of each text
 QUERY_ENCODER = "query_encoder"  # the folder of the query encoder, if the towers are separate
@@ -205,6 +206,8 @@ def check_compares(folder: Path) -> None:
     names = [] if (folder / MODULES).exists() else value_in(folder / "config.json", "architectures")
     if any(str(name).endswith("ForSequenceClassification") for name in names or []):
         raise _no_retriever(folder / "config.json", "architectures names a classifier, such as a cross-encoder")
+    if COLBERT in (names or []):
+        raise _no_retriever(folder / "config.json", f"architectures names {COLBERT}, a ColBERT of its authors' code")
 
 
 def value_in(path: Path, key: str) -> Any:

@@ -210,13 +210,19 @@ def backbone_towers(config: BackboneConfig, vocabulary: Vocabulary, seed: int, s
     return model
 
 
-def load_encoder(source: Path | str, dropout: float | None = None, settings: VectorSettings | None = None) -> Encoder:
+def load_encoder(
+    source: Path | str,
+    dropout: float | None = None,
+    settings: VectorSettings | None = None,
+    unused: tuple[str, ...] = (),
+) -> Encoder:
     """Load the backbone of a checkpoint in fp32, without a pooling layer and without the layers after pooling.
 
     Args:
         source: folder or hub name.
         dropout: dropout rate of hidden states and attention weights; None = the checkpoint's own rate.
         settings: vector settings of the encoder; None = the defaults.
+        unused: further parts that the checkpoint may have, as in ``Allowed``.
 
     Raises:
         UserError: the checkpoint cannot be loaded, or its tensors do not match its config.
@@ -225,7 +231,7 @@ def load_encoder(source: Path | str, dropout: float | None = None, settings: Vec
     with readable(folder):
         config = checkpoint_config(folder, dropout)
         family = FAMILIES[config.model_type]
-        allowed = Allowed(unused=(*family.lm_head, *OTHER_HEADS))
+        allowed = Allowed(unused=(*family.lm_head, *OTHER_HEADS, *unused))
         model = load_weights(AutoModel, folder, config, allowed, **family.options, **ENCODER)
     return Encoder(model, settings)
 

@@ -51,10 +51,15 @@ KINDS: dict[type, str] = {DenseShape: "Dense", NormShape: "LayerNorm", type(None
 
 @dataclass(frozen=True)
 class SavedLayer:
-    """A saved module ``Dense`` or ``LayerNorm``: the folder of its weights, and its shape."""
+    """A saved module ``Dense`` or ``LayerNorm``: the folder of its weights, and its shape.
+
+    Attributes:
+        with_encoder: whether the file of its weights also has those of the encoder, as in a checkpoint of ColBERT's own code.
+    """
 
     folder: Path
     shape: LayerShape
+    with_encoder: bool = False
 
 
 @dataclass(frozen=True)
