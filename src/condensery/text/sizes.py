@@ -14,7 +14,7 @@ from condensery.text.input_file import InputFile
 CHARACTERS = 4.4  # characters per token, spaces included: English text, a WordPiece vocabulary of 30,522 tokens
 UNPACKED = 3.0  # bytes of English text per byte of its gzip file
 SAMPLE = 1 << 20  # bytes at the beginning of a file from which the mean length of its lines is estimated
-UNITS = {"passages": "passages", "corpus": "passages", "documents": "documents"}  # role of a file -> what a line of it is
+UNITS = {"passages": "passages", "corpus": "passages", "documents": "documents"}  # role of a file -> its lines
 TEXTS = ("text ", "documents", "extra documents")  # roles of the files with whole texts
 PARAGRAPH = 100.0  # tokens per passage that is cut from a whole text
 JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with one judged query per line
