@@ -149,6 +149,7 @@ class TrialOfModule:
 
     def __init__(self, module: TrainingModule, data: Any) -> None:
         self.module, self.captured = module, Captured({"": module})
+        module.check_kind(data)
         if hasattr(data, "setup"):
             data.prepare_data()
             data.setup()
