@@ -589,6 +589,11 @@ def test_a_closed_output_root(on_beir: list[str], tmp_path: Path) -> None:
         run_command("experiment=tiny", *on_beir, f"output_root={tmp_path / 'file' / 'out'}"), str(tmp_path / "file")
     )
     one_line(run_command("experiment=tiny", *on_beir, f"output_root={tmp_path / 'file'}"), str(tmp_path / "file"))
+    (link := tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    one_line(run_command("experiment=tiny", *on_beir, f"output_root={link}"), str(link), "a link to nothing")
+    given = [f"backbone.name={link}", f"output_root={tmp_path}"]
+    done = run_command("experiment=tiny", *on_beir, *given)
+    one_line(done, "backbone.name", f"{link}: a link to {tmp_path / 'nowhere'}, which does not exist")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -616,3 +621,10 @@ def test_a_missing_folder_is_told_beside_the_split_that_it_lacks(tmp_path: Path)
     recipe = [*BEIR, "stages.bm25={stage: bm25}", "stages.evaluation={stage: evaluate, index: bm25}"]
     done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}", f"output_root={tmp_path}")
     one_line(done, "table.split", f"{tmp_path / 'nowhere'} (there is no such folder)")
+    (link := tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    done = run_command(*recipe, f"data.root={link}", f"output_root={tmp_path}")
+    one_line(done, "table.split", f"{link} (there is a link to {tmp_path / 'nowhere'}, which does not exist")
+    wanted = f"data.name: {link}: a link to {tmp_path / 'nowhere'}, which does not exist"
+    one_line(
+        run_command(*recipe, "data=huggingface", f"data.name={link}", f"output_root={tmp_path}"), "data.name", wanted
+    )
