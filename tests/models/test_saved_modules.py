@@ -25,9 +25,11 @@ from condensery.models.checkpoints.retrievers import (
     save_retriever,
 )
 from condensery.models.checkpoints.sentence_transformers import write_modules
+from condensery.models.generator import load_generator
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.tokenizer import load_tokenizer
+from condensery.training.modules.pretraining import CondenserModule
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
 
@@ -402,6 +404,11 @@ def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: 
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this adapter into its base model"):
         load_biencoder(folder)
+    (adapter := tmp_path / "adapter").mkdir()  # as peft saves it: no config.json, no tokenizer
+    (adapter / "adapter_config.json").write_text("{}")
+    for load in (CondenserModule, lambda source: load_generator(source, "stage.generate_queries.model")):
+        with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this adapter into its base model"):
+            load(adapter)
 
 
 @pytest.mark.parametrize("module", ["1_Pooling", "2_Dense"])

@@ -529,6 +529,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     "a folder that is no tokenizer": (["backbone.tokenizer=EMPTY"], ["EMPTY", "tokenizer"]),
     "a checkpoint without weights": (["backbone.name=CONFIG"], ["backbone.name", "CONFIG", "no weights"]),
     "a folder that is no checkpoint": (["backbone.name=EMPTY"], ["backbone.name", "EMPTY", "config.json"]),
+    "an adapter": (["backbone.name=ADAPTER"], ["ADAPTER/adapter_config.json", "merge"]),
     "a checkpoint that is not on the hub": (["backbone.name=nix/nix"], ["backbone.name", "'nix/nix'"]),
     "a vocabulary too small for the alphabet": (
         ["backbone.vocab_size=100", "stage.tokenizer.vocab_size=10"],
@@ -553,9 +554,13 @@ def test_a_fault_that_shows_late_is_one_line_too(name: str, finished: Done, on_b
     (tmp_path / "empty").mkdir()
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
 
     def placed(word: str) -> str:
-        return word.replace("EMPTY", str(tmp_path / "empty")).replace("CONFIG", str(tmp_path / "config"))
+        for name in ("empty", "config", "adapter"):
+            word = word.replace(name.upper(), str(tmp_path / name))
+        return word
 
     given = [placed(override) for override in overrides]
     place, *words = (placed(word) for word in wanted)

@@ -12,7 +12,7 @@ from typing import Literal
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
 from condensery.models.checkpoints.config import BackboneConfig
-from condensery.models.checkpoints.metadata import made_for_search
+from condensery.models.checkpoints.metadata import check_no_adapter, made_for_search
 from condensery.models.checkpoints.whole import check_whole
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
@@ -136,11 +136,12 @@ def check_checkpoint(name: str | None, key: str) -> None:
         key: config key of ``name``, for the error message.
 
     Raises:
-        UserError: there is no such folder, or it contains no checkpoint.
+        UserError: there is no such folder, or it contains no checkpoint, or an adapter.
     """
     check_folder(name, key)
     if not name or not expanded(name).is_dir():
         return
+    check_no_adapter(expanded(name))
     if not (expanded(name) / "config.json").exists():
         raise UserError(f"{key}: {name}: not a checkpoint of transformers (no config.json); name another folder")
     if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):
