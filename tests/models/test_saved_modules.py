@@ -345,6 +345,21 @@ def test_what_is_not_known_or_does_not_fit_is_one_line(fault: str, wordpiece: Pa
     names(str(raised.value), str(folder), *words)
 
 
+def test_a_default_prompt_that_is_none_is_refused_as_the_library_does(wordpiece: Path, tmp_path: Path) -> None:
+    folder, file = released.released(tmp_path, wordpiece, prompts={"any": "sea "}), "config_sentence_transformers.json"
+    for known in (None, "any", "query", "document"):
+        changed(folder, file, default_prompt_name=known)
+        library_scores(folder, ["stones"], ["river"])
+        load_biencoder(folder)
+    for unknown in ("passage", "", 3):
+        changed(folder, file, default_prompt_name=unknown)
+        with pytest.raises(ValueError, match=f"^Default prompt name '{unknown}' not found"):
+            library_scores(folder, ["stones"], ["river"])
+        with pytest.raises(UserError) as raised:
+            load_biencoder(folder)
+        names(str(raised.value), str(folder / file), f"default_prompt_name is '{unknown}'", "query, document, any")
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
