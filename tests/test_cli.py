@@ -192,7 +192,6 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["trainer.threads=${x y}"], ["trainer.threads", "' y'"]),
         (["-m", "name=${nix}"], ["error: name: Interpolation key 'nix' not found"]),
         (["-m", "output_root=${nix}"], ["error: output_root: Interpolation key 'nix' not found"]),
-        (["-m", "seed=interval(1,2)"], ["interval(...)", "range(1,3)"]),
     ],
 )
 def test_a_fault_is_one_line_and_exit_code_1(arguments: list[str], wanted: list[str], tmp_path: Path) -> None:

@@ -883,7 +883,7 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
             data.prepare_data()
             data.setup()
             loader, name = data.train_dataloader(), type(data).__name__
-            with pytest.raises(UserError, match=f"BiEncoderModule: give Trainer.fit the {name} itself"):
+            with pytest.raises(UserError, match=f"BiEncoderModule: give Trainer.fit the {name}, and not its loader"):
                 trainer(tmp_path, max_steps=1).fit(BiEncoderModule(world / "bert"), loader)
             if data is used:  # a trainer of before
                 fit(module=BiEncoderModule(world / "bert"), data=data)

@@ -75,8 +75,6 @@ def _of_hydra(error: BaseException) -> str:
         return f"{merged[1]}: {'is a list where a mapping is needed, or the reverse' if 'Cannot merge' in why else why}"
     if appended := re.match(r"Could not append to config\. An item is already at '(.*?)'", text):
         return f"{appended[1]}: exists already; leave out the + before it"
-    if text.endswith("INTERVAL_SWEEP"):
-        return "interval(...): a sweep needs values; write them, as in key=1,2, or use range(1,3)"
     if several := re.match(r"Ambiguous value for argument '\+*([^=]*)=(.*?)'\n", text, re.S):
         key, values = several[1], several[2]
         return (

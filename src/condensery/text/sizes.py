@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from condensery.text.input_file import InputFile
 CHARACTERS = 4.4  # characters per token, spaces included: English text, a WordPiece vocabulary of 30,522 tokens
 UNPACKED = 3.0  # bytes of English text per byte of its gzip file
 SAMPLE = 1 << 20  # bytes at the beginning of a file from which the mean length of its lines is estimated
-UNITS = {"passages": "passages", "corpus": "passages", "documents": "documents"}  # role of a file -> its lines
+PASSAGES = ("passages", "corpus")  # roles of the files with one passage per line
 TEXTS = ("text ", "documents", "extra documents")  # roles of the files with whole texts
 PARAGRAPH = 100.0  # tokens per passage that is cut from a whole text
 JUDGED = ("queries of ", "questions of ", "qrels of ")  # roles of the files with one judged query per line
@@ -98,24 +97,24 @@ def sentence_tokens(file: InputFile) -> float | None:
 def counted(files: Iterable[InputFile]) -> CollectionSizes:
     """Estimate the sizes of a collection from the first lines of its files. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
-    numbers, read = defaultdict[str, float](float), defaultdict[str, float](float)  # by unit, of all files; read: bytes
+    documents = none
     queries, pairs = dict[str, float](), dict[str, float]()
-    size = texts = 0.0
+    size = texts = number = length = 0.0  # number: of passages, which have ``length`` bytes together
     for file in files:
         items, tokens, bytes_read = _lines(file)
         size += bytes_read
         texts += bytes_read * file.role.startswith(TEXTS)
-        if items and (unit := UNITS.get(file.role)):
-            numbers[unit] += items
-            read[unit] += bytes_read
+        if items and file.role in PASSAGES:
+            number, length = number + items, length + bytes_read
+        elif file.role == "documents":
+            documents = items, tokens
         elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):
             # files of JSON are left out: they may have several lines per query
             split = file.role.rpartition(" ")[2]
             queries[split] = min(items, queries.get(split, items))
             if file.role.startswith("qrels") and tokens:  # a line is a pair
                 pairs[split] = bytes_read / CHARACTERS / tokens
-    known = {unit: (number, read[unit] / CHARACTERS / number) for unit, number in numbers.items()}
-    passages, documents = (known.get(unit, none) for unit in ("passages", "documents"))
+    passages = (number, length / CHARACTERS / number) if number else none
     if passages == none and texts:  # the texts will be cut into passages; there are no separate documents
         passages, documents = (texts / CHARACTERS / PARAGRAPH, PARAGRAPH), none
     return CollectionSizes(*passages, *documents, queries, pairs, reading=READ * size if size else None)

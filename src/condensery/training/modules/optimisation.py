@@ -168,9 +168,7 @@ class TrainingModule(pl.LightningModule):
         """
         data = getattr(self.trainer.train_dataloader, "data_module", None)
         if data and data.trainer != self.trainer:
-            raise UserError(
-                f"{type(self).__name__}: give Trainer.fit the {type(data).__name__} itself, and not its loader"
-            )
+            raise UserError(f"{type(self).__name__}: give Trainer.fit the {type(data).__name__}, and not its loader")
         copy_first_weights(self)
         schedule: Any = self.lr_schedulers()
         share = self.learning_rate / self._peak
