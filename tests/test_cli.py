@@ -188,10 +188,21 @@ def test_output_lies_where_the_user_says_for_all_commands(
         (["stages=[a]"], ["stages", "list", "mapping"]),
         (["table.rows=[a]"], ["table.rows", "list", "mapping"]),
         (["data.root=${oc.env:HOME}"], ["data.root", "${oc.env:HOME}", "CONDENSERY_*"]),
+        (["+seed=3"], ["seed", "leave out the +"]),
+        (["trainer.threads=${x y}"], ["trainer.threads", "' y'"]),
+        (["-m", "name=${nix}"], ["error: name: Interpolation key 'nix' not found"]),
+        (["-m", "output_root=${nix}"], ["error: output_root: Interpolation key 'nix' not found"]),
     ],
 )
 def test_a_fault_is_one_line_and_exit_code_1(arguments: list[str], wanted: list[str], tmp_path: Path) -> None:
     fails_in_one_line(in_this_process(f"output_root={tmp_path / 'out'}", *arguments), *wanted)
+
+
+def test_a_reference_to_nothing_is_told_in_its_job(tmp_path: Path) -> None:
+    done = in_this_process("-m", f"output_root={tmp_path}", f"data.root={__file__}", "seed='${nix}',1", "dry_run=plan")
+    assert done.code == 1
+    assert "error: seed: Interpolation key 'nix' not found\n" in done.err
+    assert "error: 1 of 2 jobs failed: seed='${nix}' (seed: Interpolation key 'nix' not found)\n" in done.err
 
 
 def test_a_kind_that_replaces_all_others_is_named(tmp_path: Path) -> None:

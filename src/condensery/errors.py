@@ -11,7 +11,7 @@ DISK = {
     errno.EFBIG: "the file is larger than this disk, or `ulimit -f`, allows",
     errno.EROFS: "the file system is read-only",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "no permission to read or write here"),
-    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a file exists where a folder is needed"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "a file, or a link to nothing, exists where a folder is needed"),
     errno.EISDIR: "a folder exists where a file is needed",
     errno.EIO: "the disk or the terminal reports an input/output error",
     errno.EMFILE: "too many files are open at once; raise `ulimit -n`",

@@ -43,6 +43,7 @@ from condensery import (
     SpanPairDataModule,
     TripleDataModule,
     UserError,
+    check_gradients,
     evaluate,
     run,
 )
@@ -877,6 +878,17 @@ def test_what_a_trainer_cannot_do_is_said(world: Path, tmp_path: Path) -> None:
         fit(callbacks=[BatchSizeFinder()])
     with pytest.raises(UserError, match=r"is trained on TripleDataModule; a loader of Tensor does not fit"):
         trainer(tmp_path, max_steps=1).fit(BiEncoderModule(world / "bert"), DataLoader([1, 2]))  # type: ignore[arg-type]
+    for data in (used := triples()(world), rankings()(world)):  # a loader of the right data module has no step either
+        for _ in range(2):
+            data.prepare_data()
+            data.setup()
+            loader, name = data.train_dataloader(), type(data).__name__
+            with pytest.raises(UserError, match=f"BiEncoderModule: give Trainer.fit the {name}, and not its loader"):
+                trainer(tmp_path, max_steps=1).fit(BiEncoderModule(world / "bert"), loader)
+            if data is used:  # a trainer of before
+                fit(module=BiEncoderModule(world / "bert"), data=data)
+    with pytest.raises(UserError, match=r"is trained on TripleDataModule; RankingDataModule\(pairs='ranking'\) does"):
+        check_gradients(BiEncoderModule(world / "bert"), rankings()(world))
     with pytest.raises(UserError, match="lower learning_rate, raise warmup_ratio or set max_grad_norm"):
         fit(module=_infinite(world))
 

@@ -25,9 +25,11 @@ from condensery.models.checkpoints.retrievers import (
     save_retriever,
 )
 from condensery.models.checkpoints.sentence_transformers import write_modules
+from condensery.models.generator import load_generator
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.tokenizer import load_tokenizer
+from condensery.training.modules.pretraining import CondenserModule
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
 
@@ -343,6 +345,21 @@ def test_what_is_not_known_or_does_not_fit_is_one_line(fault: str, wordpiece: Pa
     names(str(raised.value), str(folder), *words)
 
 
+def test_a_default_prompt_that_is_none_is_refused_as_the_library_does(wordpiece: Path, tmp_path: Path) -> None:
+    folder, file = released.released(tmp_path, wordpiece, prompts={"any": "sea "}), "config_sentence_transformers.json"
+    for known in (None, "any", "query", "document"):
+        changed(folder, file, default_prompt_name=known)
+        library_scores(folder, ["stones"], ["river"])
+        load_biencoder(folder)
+    for unknown in ("passage", "", 3):
+        changed(folder, file, default_prompt_name=unknown)
+        with pytest.raises(ValueError, match=f"^Default prompt name '{unknown}' not found"):
+            library_scores(folder, ["stones"], ["river"])
+        with pytest.raises(UserError) as raised:
+            load_biencoder(folder)
+        names(str(raised.value), str(folder / file), f"default_prompt_name is '{unknown}'", "query, document, any")
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -402,6 +419,11 @@ def test_a_module_of_somebody_elses_and_missing_weights_are_one_line(wordpiece: 
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this adapter into its base model"):
         load_biencoder(folder)
+    (adapter := tmp_path / "adapter").mkdir()  # as peft saves it: no config.json, no tokenizer
+    (adapter / "adapter_config.json").write_text("{}")
+    for load in (CondenserModule, lambda source: load_generator(source, "stage.generate_queries.model")):
+        with pytest.raises(UserError, match=r"adapter_config\.json: .* merge this adapter into its base model"):
+            load(adapter)
 
 
 @pytest.mark.parametrize("module", ["1_Pooling", "2_Dense"])

@@ -46,6 +46,8 @@ def check(folder: Path, text: str | bytes) -> None:
         ("a: [1\nb: 2", 2, "not valid YAML"),
         ("# no mapping\n- a", 2, "a mapping of keys to values is expected"),
         ("words", 1, "a mapping of keys to values is expected"),
+        ("a: 1\nsteps: 010", 2, "010: YAML reads this in base 8 or 60"),
+        ("a: {b: [-1:30]}", 1, "-1:30: YAML reads this in base 8 or 60"),
         ("a: 1\nb: [{c: '${oc.env:HOME}'}]", 2, "${oc.env:HOME}: a recipe reads only keys of the config"),
     ],
 )
@@ -84,6 +86,7 @@ def test_files_of_the_project_pass_and_aliases_may_be_used(project: Path, tmp_pa
         check_file(path)
     check(tmp_path, "a: &a {b: [1, 2]}\nc: {<<: *a, d: *a}\n" + "".join(f"k{i}: *a\n" for i in range(500)))
     check(tmp_path, "")
+    check(tmp_path, "a: '010'\nb: [0, 10, 0x10, 1_000, 1e-5, 12e3, .5, -0.50, 2026-11-29, '1:30', 1:b, 00:1a]")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_each_job_in_one_process_says_that_wandb_is_offline(
 def test_a_dry_run_leaves_the_jobs_of_a_running_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RECORDS, "")
     monkeypatch.setenv(SWEPT, "")
-    config = OmegaConf.create({"name": "toy", "hydra": {"sweep": {"dir": str(tmp_path)}, "overrides": {"task": []}}})
+    of_hydra = {"sweep": {"dir": str(tmp_path)}, "overrides": {"task": []}}
+    config = OmegaConf.create({"name": "toy", "output_root": str(tmp_path), "hydra": of_hydra})
     sweep, dry_run = JoinedTable(), JoinedTable()
     sweep.on_multirun_start(config)
     kept = Path(os.environ[RECORDS]) / "0000.json"

@@ -45,6 +45,7 @@ LABELS = [
     "=====",
     "[a]: http://example.org",
     "10 < 20 > 5, p < 0.01",
+    "$y$ costs $5, $$x$$",
 ]
 DIRTY = "two\nlines\r\n\tand \x1b[31mred\x07\x00\u202e\u2028end\ud800"
 CLEAN = "two lines and [31mred end"
@@ -83,6 +84,11 @@ def test_markdown_shows_a_label_as_it_is(label: str, turned: bool) -> None:
     texts = ["".join(part.content for part in token.children or []) for token in found]
     assert texts.count(label) == 12, "as often as the table has it"
     assert sum(part.type == "em_open" for part in parts) == 2 - turned, "what is published, and nothing else"
+
+
+@pytest.mark.parametrize("text", ["$y$", "$$x_1$$", "$`x`$", "5 $ and 6 $"])
+def test_markdown_shows_no_mathematics(text: str) -> None:
+    assert not re.search(r"(?<!\\)\$", escape_markdown(text))
 
 
 def test_markdown_stays_readable_as_plain_text() -> None:

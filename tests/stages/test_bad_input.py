@@ -529,6 +529,7 @@ LATE: dict[str, tuple[list[str], list[str]]] = {
     "a folder that is no tokenizer": (["backbone.tokenizer=EMPTY"], ["EMPTY", "tokenizer"]),
     "a checkpoint without weights": (["backbone.name=CONFIG"], ["backbone.name", "CONFIG", "no weights"]),
     "a folder that is no checkpoint": (["backbone.name=EMPTY"], ["backbone.name", "EMPTY", "config.json"]),
+    "an adapter": (["backbone.name=ADAPTER"], ["ADAPTER/adapter_config.json", "merge"]),
     "a checkpoint that is not on the hub": (["backbone.name=nix/nix"], ["backbone.name", "'nix/nix'"]),
     "a vocabulary too small for the alphabet": (
         ["backbone.vocab_size=100", "stage.tokenizer.vocab_size=10"],
@@ -553,9 +554,13 @@ def test_a_fault_that_shows_late_is_one_line_too(name: str, finished: Done, on_b
     (tmp_path / "empty").mkdir()
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
 
     def placed(word: str) -> str:
-        return word.replace("EMPTY", str(tmp_path / "empty")).replace("CONFIG", str(tmp_path / "config"))
+        for name in ("empty", "config", "adapter"):
+            word = word.replace(name.upper(), str(tmp_path / name))
+        return word
 
     given = [placed(override) for override in overrides]
     place, *words = (placed(word) for word in wanted)
@@ -589,6 +594,11 @@ def test_a_closed_output_root(on_beir: list[str], tmp_path: Path) -> None:
         run_command("experiment=tiny", *on_beir, f"output_root={tmp_path / 'file' / 'out'}"), str(tmp_path / "file")
     )
     one_line(run_command("experiment=tiny", *on_beir, f"output_root={tmp_path / 'file'}"), str(tmp_path / "file"))
+    (link := tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    one_line(run_command("experiment=tiny", *on_beir, f"output_root={link}"), str(link), "a link to nothing")
+    given = [f"backbone.name={link}", f"output_root={tmp_path}"]
+    done = run_command("experiment=tiny", *on_beir, *given)
+    one_line(done, "backbone.name", f"{link}: a link to {tmp_path / 'nowhere'}, which does not exist")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -616,3 +626,10 @@ def test_a_missing_folder_is_told_beside_the_split_that_it_lacks(tmp_path: Path)
     recipe = [*BEIR, "stages.bm25={stage: bm25}", "stages.evaluation={stage: evaluate, index: bm25}"]
     done = run_command(*recipe, f"data.root={tmp_path / 'nowhere'}", f"output_root={tmp_path}")
     one_line(done, "table.split", f"{tmp_path / 'nowhere'} (there is no such folder)")
+    (link := tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    done = run_command(*recipe, f"data.root={link}", f"output_root={tmp_path}")
+    one_line(done, "table.split", f"{link} (there is a link to {tmp_path / 'nowhere'}, which does not exist")
+    wanted = f"data.name: {link}: a link to {tmp_path / 'nowhere'}, which does not exist"
+    one_line(
+        run_command(*recipe, "data=huggingface", f"data.name={link}", f"output_root={tmp_path}"), "data.name", wanted
+    )

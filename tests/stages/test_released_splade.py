@@ -82,6 +82,7 @@ SPLADE_FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "another activation": (POOLING, {"activation_function": "gelu"}, ["activation_function is gelu"]),
     "states, not logits": ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, ["transformer_task"]),
     "prompts": ("config_sentence_transformers.json", {"prompts": {"query": "query: "}}, ["prompts is {'query': 'query: '}"]),
+    "no default prompt": ("config_sentence_transformers.json", {"default_prompt_name": "x"}, ["prompt_name is 'x'"]),
     "few terms": ("config_sentence_transformers.json", {"max_active_dims": 64}, ["max_active_dims is 64"]),
     "cosines": ("config_sentence_transformers.json", {"similarity_fn_name": "cosine"}, ["similarity_fn_name is cosine"]),
     "another family": ("config.json", {"model_type": "t5"}, ["model_type", "t5", "distilbert"]),

@@ -51,6 +51,20 @@ def test_more_than_five_percent_of_unknown_tokens_are_a_warning_of_the_artifact(
     ]
 
 
+def test_what_the_stage_tokenizer_has_said_is_not_repeated(tmp_path: Path) -> None:
+    made = inputs(tmp_path / "in", FOREIGN)
+    train_wordpiece(["known stones and rivers of the sea"] * 3, 100, tmp_path / "english")
+    how: dict[str, Any] = {"name": str(tmp_path / "english"), "vocab_size": 100}
+    made["tokenizer"] = tmp_path / "tokenizer"
+    found = run_stage("tokenizer", made["tokenizer"], {"corpus": made["corpus"]}, **how)
+    assert ["[UNK]" in line and "backbone.tokenizer" in line for line in found["warnings"]] == [True]
+    for said, share in ((True, found["unknown_share"]), (False, 0.02)):
+        write_json(made["tokenizer"] / "manifest.json", {"config": how, "metrics": {"unknown_share": share}})
+        tokens = run_stage("tokens", tmp_path / f"tokens{said}", made, titles=True, workers=1)
+        passages = run_stage("passages", tmp_path / f"passages{said}", made, length=48, workers=1)
+        assert ["warnings" in one for one in (tokens, passages)] == [not said] * 2
+
+
 def test_the_unknown_words_are_named_and_no_key_where_the_tokenizer_was_trained_here(tmp_path: Path) -> None:
     passages = [(f"p{number}", "", "known stones and rivers of the sea", f"d{number}") for number in range(8)]
     made = inputs(tmp_path / "in", Text(passages, [(f"q{number}", "known sea?", f"p{number}") for number in range(6)]))

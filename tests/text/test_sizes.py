@@ -10,6 +10,8 @@ from condensery.text.input_file import InputFile
 from condensery.text.sizes import CHARACTERS, counted, sentence_tokens
 from condensery.text.source import DataConfig
 
+from .conftest import Make
+
 LINE = "x" * 43 + "\n"  # ten tokens
 
 
@@ -26,6 +28,20 @@ def test_a_file_is_counted_by_the_length_of_its_lines(packed: bool, tmp_path: Pa
     assert dict(found.queries) == {"train": pytest.approx(101)}, "a query has four judgements; the head is one more"
     assert dict(found.pairs) == {"train": pytest.approx(401)}
     assert not found.published
+
+
+@pytest.mark.parametrize("searched", ["passages", "documents"])
+def test_all_files_of_documents_are_counted(searched: str, config: Make, tmp_path: Path) -> None:
+    for name, lines, of_line in (("documents", 300, LINE), ("a", 100, LINE * 3), ("b", 200, LINE)):
+        line = of_line.replace("\n", " ")[:-1] + "\n"
+        (tmp_path / f"{name}.jsonl").write_text(line * lines)
+    extra = [str(tmp_path / f"{name}.jsonl") for name in ("a", "b", "missing")]
+    found = config("documents", root=tmp_path, extra=extra, searched=searched).sizes()
+    tokens = 300 * 10 + 100 * 30 + 200 * 10
+    assert found.passages
+    assert found.passage_tokens
+    assert found.passages * found.passage_tokens == pytest.approx(tokens)
+    assert searched == "passages" or found.passages == pytest.approx(600)
 
 
 @pytest.mark.parametrize("sentence", ["Twenty-two characters. ", "二十二个汉字，一句话说完，没有空白字符。"])

@@ -70,9 +70,11 @@ def _of_hydra(error: BaseException) -> str:
         from condensery.pipeline.config import hint_for_key
 
         return f"{unknown[1]}: unknown key{hint_for_key(unknown[1].partition('.')[0])}"
-    merged = re.match(r"Error merging override \+*([^=]*)=", text)
-    if merged and "Cannot merge" in str(error.__cause__ or error.__context__):
-        return f"{merged[1]}: is a list where a mapping is needed, or the reverse"
+    if merged := re.match(r"Error merging override \+*([^=]*)=", text):
+        why = str(error.__cause__ or error.__context__).split("\n")[0]
+        return f"{merged[1]}: {'is a list where a mapping is needed, or the reverse' if 'Cannot merge' in why else why}"
+    if appended := re.match(r"Could not append to config\. An item is already at '(.*?)'", text):
+        return f"{appended[1]}: exists already; leave out the + before it"
     if several := re.match(r"Ambiguous value for argument '\+*([^=]*)=(.*?)'\n", text, re.S):
         key, values = several[1], several[2]
         return (
@@ -109,6 +111,8 @@ def _of_hydra(error: BaseException) -> str:
         if "did you mean" not in hint:
             hint = f"; for your own, write FOLDER/{group}/{name}.yaml and add --config-dir FOLDER{hint}"
         return f"{group}={name}: there is no such option{hint}"
+    if key := getattr(error, "full_key", None):  # an exception of OmegaConf
+        return f"{key}: {text.partition(chr(10))[0]}"
     text = text.partition("Config search path:")[0]
     if "'study/" in text:
         text += " (the folder study is now called base)"

@@ -4,6 +4,7 @@ A file with a fault is rejected in one line, which names the file and the line. 
 
 - The file is not UTF-8, or it is too large.
 - It becomes too large when its aliases are expanded.
+- It has a number in base 8 or 60, which a reader takes for a decimal number or a time.
 - It refers to something other than values of the config and ``CONDENSERY_*`` variables.
 
 This module imports no large library, because the command line calls it at every start.
@@ -37,6 +38,10 @@ _REFERENCES = re.compile(
     re.VERBOSE,
 )
 
+_OTHER_BASES = re.compile(
+    r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)"
+)  # 010 is 8 and 1:30 is 90 in YAML 1.1
+
 
 def check_file(path: Path, own: bool = False) -> None:
     """Check a YAML file before Hydra composes it.
@@ -59,6 +64,10 @@ def check_file(path: Path, own: bool = False) -> None:
             if outermost and not isinstance(event, yaml.MappingStartEvent):
                 counter.refuse(event, "a mapping of keys to values is expected")
             counter.add(event)
+            if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _OTHER_BASES.fullmatch(event.value):
+                counter.refuse(
+                    event, f"{event.value}: YAML reads this in base 8 or 60; write it in base 10 or in quotes"
+                )
             if not own and isinstance(event, yaml.ScalarEvent) and (reference := foreign_reference(event.value)):
                 counter.refuse(event, f"{reference}: a recipe reads only keys of the config and variables {VARIABLES}*")
     except yaml.MarkedYAMLError as error:

@@ -235,7 +235,8 @@ def _write_recipe(cfg: DictConfig, graph: Graph, store: Store, folder: Path) -> 
 def run_job(cfg: DictConfig) -> None:
     """Run one job of a sweep and record its results or its error; an error is printed at once."""
     hydra = HydraConfig.get()
-    overrides = [override.lstrip("+") for override in hydra.overrides.task]
+    task: Any = OmegaConf.to_container(hydra.overrides.task)  # unresolved
+    overrides = [override.lstrip("+") for override in task]
     record: dict[str, Any] = {"number": int(hydra.job.num), "overrides": overrides, "folder": None, "error": None}
     print(f"\n== job {record['number']}: {' '.join(overrides)}", flush=True)
     try:

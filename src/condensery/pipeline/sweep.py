@@ -13,6 +13,7 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from condensery.errors import UserError, shown
 from condensery.pipeline.error_lines import Stopped
@@ -30,12 +31,17 @@ class JoinedTable(Callback):
         """Set the folder of the records in the environment, so that a launcher's processes know it too."""
         from condensery.pipeline.config import STUDY  # a slow import: pydantic and all keys of the root
 
-        if not re.fullmatch(STUDY, str(config.get("name"))):  # before anything in a folder of that name is touched
-            raise Stopped from UserError(f"name: must match {STUDY}, got {shown(repr(config.get('name')))}")
+        try:
+            name, _ = config.name, config.output_root
+        except OmegaConfBaseException as error:  # Hydra would warn, and go on
+            raise Stopped from error
+        if not re.fullmatch(STUDY, str(name)):  # before anything in a folder of that name is touched
+            raise Stopped from UserError(f"name: must match {STUDY}, got {shown(repr(name))}")
         # another sweep or dry run of the same name may be running, so each has records of its own
         os.environ[RECORDS] = str(expanded(config.hydra.sweep.dir).absolute() / f"jobs-{os.urandom(8).hex()}")
         atexit.register(shutil.rmtree, os.environ[RECORDS], ignore_errors=True)  # for a sweep that is interrupted
-        keys = [*(OmegaConf.select(config, "hydra.sweeper.params") or {}), *swept_keys(config.hydra.overrides.task)]
+        task: Any = OmegaConf.to_container(config.hydra.overrides.task)  # unresolved
+        keys = [*(OmegaConf.select(config, "hydra.sweeper.params") or {}), *swept_keys(task)]
         os.environ[SWEPT] = " ".join(str(key).lstrip("+") for key in keys)
         failed.clear()
 

@@ -30,8 +30,8 @@ ABOUT_COMPARED = (
 SPREAD, SIGNIFICANCE, PRINTED = "±", "p", "printed"  # further columns of a CSV, after the number
 LINE = 240  # characters per line if the output is not a terminal
 IN_BOLD = re.compile(r"; [^.;]*\bin bold\b[^.;]*(?=\.)")  # part of a note that needs a terminal
-# Markup of GitHub-flavoured Markdown. "_" within a word, "<" before a space, and a single bracket are not markup.
-MARKUP = re.compile(r"[\\`*~]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
+# Markup of GitHub-flavoured Markdown, and $ of formulas. "_" in a word, "<" before a space, and a single bracket are none.
+MARKUP = re.compile(r"[\\`*~$]|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|&(?=#?\w+;)|\](?=[(\[:])")
 LATIN = "\u024f"  # the last letter that LaTeX prints without a font of another script
 OTHER_SCRIPTS = "; for letters of other scripts, use LuaLaTeX and a font that has them in place of fontenc"
 LATEX = str.maketrans(

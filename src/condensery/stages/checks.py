@@ -12,11 +12,11 @@ from typing import Literal
 from condensery.errors import UserError
 from condensery.evaluation.names import HIT, split_metric
 from condensery.models.checkpoints.config import BackboneConfig
-from condensery.models.checkpoints.metadata import made_for_search
+from condensery.models.checkpoints.metadata import check_no_adapter, made_for_search
 from condensery.models.checkpoints.whole import check_whole
 from condensery.stages.base import StageConfig
 from condensery.system.files import expanded
-from condensery.system.inputs import anything
+from condensery.system.inputs import FOLDER, fault
 from condensery.text.hashes import content_hashes
 from condensery.text.sizes import HELD_OUT_SHARE, READ, SAMPLE, counted
 from condensery.text.source import Splits
@@ -48,8 +48,8 @@ def missing_split(split: Split, corpus: Sequence[StageConfig]) -> tuple[str, str
         return "split", f"{split}, but this split of the collection {data.name} has only answers; name a judged split"
     root = getattr(data, "root", "")
     file = f" to a file of judgements in {root}" if root else ""
-    if root and not anything(expanded(root)):
-        file += " (there is no such folder)"
+    if root and (why := fault(expanded(root), FOLDER)):
+        file += f" (there is {why})"
     if isinstance(getattr(data, "splits", None), Splits):
         file += f", or name the file qrels/{split}.tsv"
     return "split", f"{split}, but the collection {data.name} has no such split; set data.splits.{split}{file}"
@@ -124,8 +124,8 @@ def check_folder(name: str | None, key: str) -> None:
     Raises:
         UserError: there is no such folder.
     """
-    if name and name.startswith(("/", ".", "~")) and not expanded(name).is_dir():
-        raise UserError(f"{key}: {name}: no such folder")
+    if name and name.startswith(("/", ".", "~")) and (why := fault(expanded(name), FOLDER)):
+        raise UserError(f"{key}: {name}: {why}")
 
 
 def check_checkpoint(name: str | None, key: str) -> None:
@@ -136,11 +136,12 @@ def check_checkpoint(name: str | None, key: str) -> None:
         key: config key of ``name``, for the error message.
 
     Raises:
-        UserError: there is no such folder, or it contains no checkpoint.
+        UserError: there is no such folder, or it contains no checkpoint, or an adapter.
     """
     check_folder(name, key)
     if not name or not expanded(name).is_dir():
         return
+    check_no_adapter(expanded(name))
     if not (expanded(name) / "config.json").exists():
         raise UserError(f"{key}: {name}: not a checkpoint of transformers (no config.json); name another folder")
     if not any(path.suffix in (".safetensors", ".bin") for path in expanded(name).iterdir()):

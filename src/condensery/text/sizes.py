@@ -97,15 +97,15 @@ def sentence_tokens(file: InputFile) -> float | None:
 def counted(files: Iterable[InputFile]) -> CollectionSizes:
     """Estimate the sizes of a collection from the first lines of its files. Missing files are not counted."""
     none: tuple[float | None, float | None] = (None, None)
-    passages = documents = none
+    documents = none
     queries, pairs = dict[str, float](), dict[str, float]()
-    size = texts = 0.0
+    size = texts = number = length = 0.0  # number: of passages, which have ``length`` bytes together
     for file in files:
         items, tokens, bytes_read = _lines(file)
         size += bytes_read
         texts += bytes_read * file.role.startswith(TEXTS)
-        if file.role in PASSAGES:
-            passages = items, tokens
+        if items and file.role in PASSAGES:
+            number, length = number + items, length + bytes_read
         elif file.role == "documents":
             documents = items, tokens
         elif items and ".json" not in file.path.suffixes and file.role.startswith(JUDGED):
@@ -114,6 +114,7 @@ def counted(files: Iterable[InputFile]) -> CollectionSizes:
             queries[split] = min(items, queries.get(split, items))
             if file.role.startswith("qrels") and tokens:  # a line is a pair
                 pairs[split] = bytes_read / CHARACTERS / tokens
+    passages = (number, length / CHARACTERS / number) if number else none
     if passages == none and texts:  # the texts will be cut into passages; there are no separate documents
         passages, documents = (texts / CHARACTERS / PARAGRAPH, PARAGRAPH), none
     return CollectionSizes(*passages, *documents, queries, pairs, reading=READ * size if size else None)

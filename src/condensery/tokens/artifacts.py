@@ -113,18 +113,22 @@ class Tokens(_Stores):
 def unknown_words(stores: Mapping[str, TokenStore], folder: Path) -> dict[str, list[str]]:
     """Return the ``warnings`` of a manifest about token stores whose share of [UNK] is above ``MOST_UNKNOWN``.
 
-    A share above this limit shows that the tokenizer is for another language, or has no words.
+    A share above this limit shows that the tokenizer is for another language, or has no words. If the stage ``tokenizer``
+    found such a share, its own warning is enough.
 
     Args:
         stores: token stores by name, as ``tokenise`` returns them.
         folder: folder of their tokenizer, the artifact of the stage ``tokenizer``.
 
     Returns:
-        ``{"warnings": [...]}``, or {} if no store exceeds the limit.
+        ``{"warnings": [...]}``, or {} if there is nothing to add.
     """
     tokenizer, manifest, warnings = load_tokenizer(folder), folder / "manifest.json", []
+    about = read_json(manifest) if manifest.is_file() else {}
+    if about.get("metrics", {}).get("unknown_share", 0.0) > MOST_UNKNOWN:
+        return {}
     advice = "choose a tokenizer for this language, script and punctuation (backbone.name, backbone.tokenizer)"
-    if manifest.is_file() and read_json(manifest)["config"]["name"] is None:
+    if about and about["config"]["name"] is None:
         advice = "it was trained on the passages of this collection, in which these words are missing or rare"
     for name, store in stores.items():
         share = store.share_of(tokenizer.unk_token_id)

@@ -150,6 +150,7 @@ class TrialOfModule:
     def __init__(self, module: TrainingModule, data: Any) -> None:
         self.module, self.captured = module, Captured({"": module})
         if hasattr(data, "setup"):
+            module.check_kind(data)
             data.prepare_data()
             data.setup()
         self.data = getattr(data, "batches", data)

@@ -114,6 +114,7 @@ def _modules(folder: Path, supported: str, *allowed: Sequence[str]) -> dict[str,
 def _read(file: Path, supported: str, **allowed: Sequence[Any]) -> dict[str, Any]:
     """Read a JSON object without empty prompts; it is empty if there is no such file. Raises ``UserError`` as ``_check``."""
     about: dict[str, Any] = library.read_expected(file, dict) if file.exists() else {}
+    library.check_default_prompt(about, file)
     about["prompts"] = {name: text for name, text in dict(about.get("prompts") or {}).items() if text}
     _check(file, about, supported, **allowed)
     return about

@@ -79,7 +79,6 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
         UserError: the config is of an unsupported family, or holds values from which no model can be built; or the folder
             holds an adapter, which this project does not read.
     """
-    check_no_adapter(source)
     where, about = f"{source}/config.json", config_content(source)
     check_family(about, where)
     check_config(about, where, encoder=True)
@@ -93,7 +92,11 @@ def checkpoint_config(source: Path, dropout: float | None = None) -> Any:
 
 
 def config_content(source: str | Path, revision: str | None = None) -> Any:
-    """Return the content of ``config.json`` of a folder or hub name. Raises ``UserError`` if a folder's file is not JSON."""
+    """Return the content of ``config.json`` of a folder or hub name.
+
+    Raises ``UserError`` if a folder's file is not JSON, or if the folder holds an adapter.
+    """
+    check_no_adapter(Path(source))
     file = Path(source) / "config.json"
     return read_json(file) if file.is_file() else PretrainedConfig.get_config_dict(source, revision=revision)[0]
 

@@ -234,8 +234,9 @@ def made_for_search(folder: Path) -> str | None:
     """Describe how a released retriever computes vectors; return None if the folder holds no released retriever.
 
     A folder with a ``condensery.json`` was written by this project. It counts as a released retriever only if its vectors
-    are not plain CLS states.
+    are not plain CLS states. Raises ``UserError`` for an adapter.
     """
+    check_no_adapter(folder)
     settings, layers = vector_settings(folder), saved_towers(folder)[0].behind
     if settings.plain and not layers and ((folder / ABOUT).exists() or not (folder / MODULES).exists()):
         return None

@@ -204,6 +204,7 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
     """
     about = read_expected(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
     query, passage = (_prompt(about, names, folder / ABOUT) for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS))
+    check_default_prompt(about, folder / ABOUT)
     pooling: Pooling | None = None
     head: list[SavedLayer | None] = []
     encoder = folder
@@ -379,6 +380,12 @@ def _prompt(about: dict[str, Any], names: tuple[str, ...], file: Path) -> str:
     prompt = next((prompts[name] for name in names if prompts.get(name)), "")
     must_be("a text", isinstance(prompt, str), f"{file}: a prompt", prompt)
     return prompt
+
+
+def check_default_prompt(about: dict[str, Any], file: Path) -> None:
+    """Raise ``UserError`` if ``default_prompt_name`` names no prompt, as the library does. It always has two prompts."""
+    default, known = about.get("default_prompt_name"), ["query", "document", *(about.get("prompts") or {})]
+    must_be(f"null or one of {', '.join(known)}", default in [None, *known], f"{file}: default_prompt_name", default)
 
 
 def must_be(needed: str, right: bool, what: str, value: Any) -> None:

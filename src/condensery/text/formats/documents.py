@@ -45,7 +45,8 @@ class DocumentsSource(FolderSource):
         """Estimate the size of the collection. If sections or documents are searched, a document counts as one passage."""
         if self.searched == "passages":
             return super().sizes()
-        return counted(replace(one, role="corpus") if one.role == "documents" else one for one in self.input_files())
+        files = self.input_files()
+        return counted(replace(one, role="corpus") if one.role.endswith("documents") else one for one in files)
 
     def _digest(self, content: Any) -> str:
         # ``searched`` is newer than the fingerprint; the value ``passages`` is left out to keep earlier fingerprints valid

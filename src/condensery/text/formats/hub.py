@@ -22,7 +22,7 @@ from typing import Any
 from condensery.errors import UserError, check_known, close_to, of_the_disk
 from condensery.system.downloads import check_room, file_digest
 from condensery.system.files import expanded, read_json
-from condensery.system.inputs import HEAD, opened
+from condensery.system.inputs import FOLDER, HEAD, fault, opened
 from condensery.system.progress import progress, style
 from condensery.text.arrays import BLANK, read_array
 from condensery.text.hashes import content_hashes
@@ -84,8 +84,8 @@ class Repository:
         """The folder of the commit in the cache. The hub is queried if the cache has no commit."""
         if self.local:
             folder = expanded(self.name)
-            if not folder.is_dir():
-                raise UserError(f"{self.key}: {self.name}: no such folder")
+            if why := fault(folder, FOLDER):
+                raise UserError(f"{self.key}: {self.name}: {why}")
             return folder
         with self._talking():
             try:

@@ -148,18 +148,27 @@ class TrainingModule(pl.LightningModule):
 
         The gradient cache does not support sharded weights.
         """
-        data = self._data
+        self.check_kind(self._data)
+        if not isinstance(self.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+            name = type(self.trainer.strategy).__name__
+            raise UserError(f"Trainer(strategy=...): {name} is not supported; use one device or strategy='ddp'")
+
+    def check_kind(self, data: Any) -> None:
+        """Raise ``UserError`` if ``data`` is a data module of a kind that this module is not trained on."""
         if self.trained_on and hasattr(data, "pairs") and data.pairs not in self.trained_on:
             fitting = ", ".join(dict.fromkeys(self.trained_on.values()))
             raise UserError(
                 f"{type(self).__name__} is trained on {fitting}; {type(data).__name__}(pairs={data.pairs!r}) does not fit"
             )
-        if not isinstance(self.trainer.strategy, SingleDeviceStrategy | DDPStrategy):
-            name = type(self.trainer.strategy).__name__
-            raise UserError(f"Trainer(strategy=...): {name} is not supported; use one device or strategy='ddp'")
 
     def on_train_start(self) -> None:
-        """Give all processes the weights of the first process, and the schedule a new ``learning_rate``."""
+        """Give all processes the weights of the first process, and the schedule a new ``learning_rate``.
+
+        Raise ``UserError`` for a loader of a data module that the trainer does not have; such a loader knows no step.
+        """
+        data = getattr(self.trainer.train_dataloader, "data_module", None)
+        if data and data.trainer != self.trainer:
+            raise UserError(f"{type(self).__name__}: give Trainer.fit the {type(data).__name__}, and not its loader")
         copy_first_weights(self)
         schedule: Any = self.lr_schedulers()
         share = self.learning_rate / self._peak
