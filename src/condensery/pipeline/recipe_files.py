@@ -38,9 +38,8 @@ _REFERENCES = re.compile(
     re.VERBOSE,
 )
 
-_OTHER_BASES = re.compile(
-    r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)"
-)  # 010 is 8 and 1:30 is 90 in YAML 1.1
+# numbers in base 8 and 60: 010 is 8 and 1:30 is 90 in YAML 1.1
+_OTHER_BASES = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
 
 def check_file(path: Path, own: bool = False) -> None:
