@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from condensery.baselines.gar.config import QueryContextsConfig, TrainExpanderConfig
-from condensery.errors import UserError
 from condensery.models.generator import save_generator
 from condensery.stages.base import Context
 from condensery.stages.queries.finetune_generator import initial_generator
@@ -43,7 +42,7 @@ def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, A
     who, wanted = f"no {config.split} query of the collection {collection.name} has", config.targets or TARGETS
     lacking = [what for target, what in TARGETS.items() if target in wanted and not counts[target]]
     if not counts.total():
-        raise UserError(f"stages.{context.stage_name}.targets: {who} {' or '.join(lacking)}")
+        raise context.error("targets", f"{who} {' or '.join(lacking)}")
     warnings = [f"{who} {what}, so this target is not generated" for what in lacking]
     there = {target: counts[target] for target in TARGETS if counts[target]}
     return {"pairs": counts.total(), "targets": there, **({"warnings": warnings} if warnings else {})}
