@@ -90,7 +90,7 @@ def best_sentence(query: str, texts: Sequence[str], has_answer: AnswerMatcher) -
 def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, Any]:
     """Train the generator to write the text of each pair from the query; save a Hugging Face folder."""
     contexts, generator = context.artifact("contexts"), initial_generator(config, context)
-    lengths = {"max_input_tokens": config.max_input_tokens, "max_tokens": config.max_tokens}
+    lengths = config.values_of("max_input_tokens", "max_tokens")
     batches = GeneratorBatches(
         np.arange(contexts.manifest["metrics"]["pairs"]).repeat(2).reshape(-1, 2),
         TextTable(contexts.path / "inputs.arrow"),
