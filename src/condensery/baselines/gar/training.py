@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 
 from condensery.baselines.gar.config import QueryContextsConfig, TrainExpanderConfig
-from condensery.models.generator import save_generator
 from condensery.stages.base import Context
-from condensery.stages.queries.finetune_generator import initial_generator
-from condensery.stages.training import loop_settings, run_training
+from condensery.stages.queries.finetune_generator import initial_generator, train_generator
 from condensery.system.files import write_json
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import terms
 from condensery.tokens.grouping import sentences
-from condensery.training.data.data_module import StepDataModule
-from condensery.training.modules.generator import GeneratorBatches, GeneratorModule
+from condensery.training.modules.generator import GeneratorBatches
 
 ABOUT = "expander.json"  # the targets and lengths of a model
 TARGETS = {"answer": "an answer", "sentence": "a sentence", "title": "a relevant passage with a title"}
@@ -98,15 +95,10 @@ def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, A
         generator.tokenizer,
         prefix="",
         titles=False,
-        batch_size=config.batch_size,
         **lengths,
-        budget=config.budget,
-        seed=config.seed,
+        **config.values_of("batch_size", "budget", "seed"),
     )
-    module = GeneratorModule(generator.model, **config.optimiser())
-    data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    save_generator(generator, context.folder)
+    values = train_generator(generator, batches, config, context)
     targets = list(contexts.manifest["metrics"]["targets"])
     write_json(context.folder / ABOUT, {"targets": targets, **lengths})
     return {"targets": targets, **values}
