@@ -13,7 +13,6 @@ import torch
 from scipy.stats import beta
 from torch import Tensor
 
-from condensery import check_gradients
 from condensery.baselines.costa.pretrain_costa import CostaModule, group_contrast
 from condensery.baselines.costa.spans import SpannedBatches, draw_spans
 from condensery.losses.gradient_cache import backpropagate
@@ -158,10 +157,7 @@ def test_losses_and_gradients_through_the_cache_equal_the_papers(projector: bool
 
 
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
-    report = check_gradients(module(dropout=0.2).train(), batches(tmp_path), processes=2, frozen=False)
-    assert report, report
-    assert any("2 processes" in outcome.setting for outcome in report.outcomes)
-    assert any("with dropout" in outcome.setting for outcome in report.outcomes)
+    trainings.check_gradients_of_two_processes(module(dropout=0.2), batches(tmp_path), frozen=False)
 
 
 @pytest.mark.slow

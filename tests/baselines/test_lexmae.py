@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
-from condensery import UserError, check_gradients
+from condensery import UserError
 from condensery.baselines.lexmae.masks import NestedBatches, NestedDataModule
 from condensery.baselines.lexmae.pretrain_lexmae import LexmaeModule
 from condensery.losses.gradient_cache import backpropagate
@@ -138,10 +138,7 @@ def test_losses_and_gradients_through_chunks_equal_the_equations(family: str, tm
 
 
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
-    report = check_gradients(module(dropout=0.2).train(), batches(tmp_path), processes=2)
-    assert report, report
-    assert any("2 processes" in outcome.setting for outcome in report.outcomes)
-    assert any("with dropout" in outcome.setting for outcome in report.outcomes)
+    trainings.check_gradients_of_two_processes(module(dropout=0.2), batches(tmp_path))
 
 
 def test_the_bag_is_the_way_from_the_decoders_loss_to_the_encoder(tmp_path: Path) -> None:

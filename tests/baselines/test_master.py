@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
-from condensery import UserError, check_gradients
+from condensery import UserError
 from condensery.baselines.master.batches import MasterBatches, contexts
 from condensery.baselines.master.pretrain_master import LOSSES, MasterModule
 from condensery.losses.gradient_cache import backpropagate
@@ -152,10 +152,7 @@ def test_losses_and_gradients_through_chunks_equal_the_equations(tmp_path: Path)
 
 
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
-    report = check_gradients(module(dropout=0.2).train(), batches(tmp_path), processes=2)
-    assert report, report
-    assert any("2 processes" in outcome.setting for outcome in report.outcomes)
-    assert any("with dropout" in outcome.setting for outcome in report.outcomes)
+    trainings.check_gradients_of_two_processes(module(dropout=0.2), batches(tmp_path))
 
 
 def test_the_decoders_start_differently_or_as_the_last_layers() -> None:

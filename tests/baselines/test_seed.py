@@ -11,7 +11,7 @@ import torch
 from slow import slow_except
 from torch import Tensor, nn
 
-from condensery import UserError, check_gradients
+from condensery import UserError
 from condensery.baselines.seed.pretrain_seed import SeedModule
 from condensery.losses.gradient_cache import backpropagate
 from condensery.models.masked_autoencoder import DecoderShape, MaskedAutoEncoder
@@ -102,10 +102,7 @@ def test_a_token_is_predicted_from_the_tokens_that_the_layers_reach(layers: int,
 
 @pytest.mark.parametrize("span", slow_except([1, 2, 5, 100], 2))
 def test_chunks_and_processes_give_the_gradient_of_the_whole_batch(span: int, tmp_path: Path) -> None:
-    report = check_gradients(module(span, dropout=0.2).train(), batches(tmp_path), processes=2)
-    assert report, report
-    assert any("2 processes" in outcome.setting for outcome in report.outcomes)
-    assert any("with dropout" in outcome.setting for outcome in report.outcomes)
+    trainings.check_gradients_of_two_processes(module(span, dropout=0.2), batches(tmp_path))
 
 
 def test_an_unlimited_span_is_the_causal_decoder() -> None:

@@ -13,6 +13,7 @@ import textbook
 import torch
 from pytorch_lightning.loggers import CSVLogger
 
+from condensery import check_gradients
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
 from condensery.models.checkpoints.retrievers import load_biencoder
 from condensery.models.condenser import Condenser, CondenserShape
@@ -295,6 +296,14 @@ class Stop(CSVLogger):
             if self.kill:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise InterruptionError
+
+
+def check_gradients_of_two_processes(module: TrainingModule, data: SpanBatches, **changes: Any) -> None:
+    """Check that chunks, with dropout and of two processes, give the gradient of the whole batch."""
+    report = check_gradients(module.train(), data, processes=2, **changes)
+    assert report, report
+    for way in ("2 processes", "with dropout"):
+        assert any(way in outcome.setting for outcome in report.outcomes), way
 
 
 def check_stopped_run(made: Callable[[], tuple[TrainingModule, StepDataModule]], folder: Path) -> TrainingModule:

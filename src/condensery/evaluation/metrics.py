@@ -91,7 +91,7 @@ def score_answers(
         raise UserError(f"collection '{collection.name}' has no answers; {', '.join(metrics)} cannot be measured")
     cutoffs = {name: split_metric(name)[1] or 0 for name in metrics}
     texts, regex = collection.passages.column("text"), collection.description["answers"] == "regex"
-    place = {int(row): i for i, row in enumerate(run.query_rows.tolist())}
+    place = {row: i for i, row in enumerate(run.query_rows.tolist())}
     ranks = np.full(len(query_rows), np.inf)
     for i, row in enumerate(query_rows.tolist()):
         if row in place:
@@ -117,7 +117,7 @@ def score(
         Name of a metric -> float64 (queries,), in the order of ``qrels.query_set``.
     """
     parsed = {name: split_metric(name) for name in metrics}
-    place = {int(row): i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
+    place = {row: i for i, row in enumerate(np.asarray(qrels.query_set).tolist())}
     results = {name: np.zeros(len(place)) for name in metrics}
     judged = _judged(qrels)
     measures = {name: _measure(*what, qrels.relevant_from) for name, what in parsed.items()}

@@ -285,9 +285,7 @@ class ModernBert(Bert):
 _BERT, _DISTILBERT, _MODERNBERT, _MPNET = Bert(), DistilBert(), ModernBert(), MPNet()
 FAMILIES: dict[str, Bert] = {  # transformers' model_type -> family
     "bert": _BERT,
-    "roberta": Bert(counts_from_padding=True),
-    "xlm-roberta": Bert(counts_from_padding=True),
-    "camembert": Bert(counts_from_padding=True),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), Bert(counts_from_padding=True)),
     "electra": Electra(),
     "mpnet": _MPNET,
     "distilbert": _DISTILBERT,

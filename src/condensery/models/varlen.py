@@ -71,9 +71,8 @@ def memory_efficient(query: Tensor, key: Tensor, value: Tensor, asking: Segments
         None,
         asking.starts,
         seen.starts,
-        min(
-            asking.longest, len(query)
-        ),  # a chunk can be wider than the number of its tokens; the backward pass allows at most this number
+        # a chunk can be wider than the number of its tokens; the backward pass allows at most this number
+        min(asking.longest, len(query)),
         min(seen.longest, len(key)),
         p,
         0,  # no mask, so every query sees its whole row

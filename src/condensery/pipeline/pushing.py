@@ -96,7 +96,7 @@ def _pushed(artifact: Artifact, name: str, private: bool, card: str) -> str:
             folder_path=artifact.path,
             allow_patterns=list(WANTED),
             ignore_patterns=list(LEFT),
-            commit_message=f"{artifact.kind}/{artifact.id}",
+            commit_message=artifact.reference,
         )
         hub.upload_file(repo_id=name, path_or_fileobj=card.encode(), path_in_repo=CARD, commit_message="Model card")
     except Exception as error:  # errors of the network and of the hub: the library raises a dozen types

@@ -86,7 +86,7 @@ class TableLayout(Keys):
         if self.published and not self.columns:
             raise ValueError("columns: published rows need columns, for example columns={MRR@10: {metric: MRR@10}}")
         rows = [row for _, _, rows in published_rows(self.published) for row in rows]
-        known = {key for row in rows for key in row.table.keys()}  # noqa: SIM118  (a method, not a dictionary)
+        known = {row.table.key(column) for row in rows for column in row.table.columns}
         for label, column in self.columns.items():
             if known and column.published is not None:
                 missing = f"no table of the published rows has a column {column.published!r}"

@@ -19,7 +19,7 @@ from condensery.retrieval.passage_lists import WRITTEN, PassageLists, in_rows, w
 from condensery.retrieval.relabelled import FILE, NOTHING, Relabelled
 from condensery.system.files import write_json
 from condensery.text.collection import Collection
-from condensery.text.lines import read_lines, read_value
+from condensery.text.lines import read_lines, read_value, without_blank_end
 
 DIGITS = 6  # significant digits of the scores in JSONL
 
@@ -95,12 +95,8 @@ def read_negatives(path: Path, collection: Collection, field: str = "negative_id
 
 def _parsed(path: Path, field: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield ``path:line``, the query and the passages of each line. Only the end of the file may have empty lines."""
-    blank = ""  # place of the first empty line
-    for place, line in read_lines(path):
-        if not line.strip():
-            blank = blank or place
-            continue
-        value = read_value("" if blank else line, blank or place)
+    for place, line in without_blank_end(read_lines(path)):
+        value = read_value(line, place)
         if not isinstance(value, dict):
             raise UserError(f"{place}: expected an object with query_id and {field}")
         yield place, *query_and_ids(value, field, place)

@@ -25,7 +25,7 @@ from condensery.retrieval.ranking import strictly_falling
 from condensery.system.files import atomic
 from condensery.system.inputs import readable
 from condensery.text.collection import Collection
-from condensery.text.lines import decimal, integer, read_lines
+from condensery.text.lines import decimal, integer, read_lines, without_blank_end
 
 HIGHEST = float(np.finfo(np.float32).max)
 BLOCK = 1 << 20  # bytes that ``rankings_of`` decompresses and searches at a time
@@ -125,15 +125,11 @@ def _columns(path: Path) -> tuple[list[str], list[str], NDArray[np.int64], NDArr
     passages: list[str] = []
     ranks: list[int] = []
     scores: list[float] = []
-    blank = ""  # "file:line" of the first blank line
-    for place, line in read_lines(path):
+    for place, line in without_blank_end(read_lines(path)):
         fields = line.split()
-        if not fields:  # blank lines are allowed only at the end of the file
-            blank = blank or place
-            continue
-        if blank or len(fields) != 6:
-            columns, number = "query Q0 passage rank score tag", 0 if blank else len(fields)
-            raise UserError(f"{blank or place}: expected 6 columns ({columns}), found {number}")
+        if len(fields) != 6:
+            columns = "query Q0 passage rank score tag"
+            raise UserError(f"{place}: expected 6 columns ({columns}), found {len(fields)}")
         ranks.append(integer(fields[3], "rank", place))
         scores.append(decimal(fields[4]))
         if not abs(scores[-1]) <= HIGHEST:

@@ -215,6 +215,11 @@ class Artifact:
         return self.path.parent.name
 
     @property
+    def reference(self) -> str:
+        """The path of the artifact in the store, ``kind/id``."""
+        return f"{self.kind}/{self.id}"
+
+    @property
     def warnings(self) -> list[str]:
         """The stage's warnings about its input, as sentences; the stage returns them as the metric ``warnings``."""
         return [str(text) for text in self.manifest.get("metrics", {}).get("warnings", [])]
@@ -265,7 +270,7 @@ def retriever_name(index: Artifact) -> str:
         named = below[0]
         below = named.parents("index")
     named = named if below else index.ancestor("encoder") or index
-    return f"{named.kind}/{named.id}"
+    return named.reference
 
 
 class Wandb(Keys):

@@ -93,7 +93,7 @@ class OptimisedStageConfig(StageConfig):
 
     def optimiser(self) -> Optimiser:
         """Return the optimiser's settings, as keyword arguments of the training module."""
-        return cast(Optimiser, {key: getattr(self, key) for key in Optimiser.__annotations__})
+        return cast(Optimiser, self.values_of(*Optimiser.__annotations__))
 
     def training(self, sizes: Sizes, step: Step | None, items: float | None) -> Work:
         """Return the estimated work of the whole training run.

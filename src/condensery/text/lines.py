@@ -87,6 +87,17 @@ def in_megabytes(items: Iterable[Item], path: Path, file: IO[bytes], each: int) 
             yield item
 
 
+def without_blank_end(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield (place, line) without the blank lines at the end. Of blank lines before that, the first is yielded, as ""."""
+    blank: list[tuple[str, str]] = []
+    for place, line in lines:
+        if line.strip():
+            yield from (*blank, (place, line))
+            blank = []
+        else:
+            blank = blank or [(place, "")]
+
+
 def read_objects(path: Path, show: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) for every line of a JSON-lines file. Raises ``UserError`` for a line without a JSON object.
 

@@ -133,8 +133,7 @@ class CostaModule(CondenserModule):
 
 def pretrain_costa(config: PretrainCostaConfig, context: Context) -> dict[str, Any]:
     """Train an encoder by MLM and by a contrastive loss between each text and its own spans."""
-    own: dict[str, Any] = {"granularities": config.granularities, "spans_each": config.spans_each}
-    data = span_data(config, context, SpannedDataModule, **own)
-    how = {name: getattr(config, name) for name in ("projector", "temperature", "contrast_weight", "mlm_weight")}
+    data = span_data(config, context, SpannedDataModule, **config.values_of("granularities", "spans_each"))
+    how = config.values_of("projector", "temperature", "contrast_weight", "mlm_weight")
     module = CostaModule(condenser(config, context, data.vocabulary), **how, **config.optimiser())
     return fit_and_save(module, data, config, context)

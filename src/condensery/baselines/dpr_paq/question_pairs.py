@@ -71,4 +71,4 @@ def _take_queries(config: QuestionPairsConfig, context: Context, writer: Collect
                 number += 1
         writer.add_passage(Passage(*passage))
     if not number:
-        raise UserError(f"stages.{context.stage_name}.queries: {config.queries} has no queries")
+        raise context.error("queries", f"{config.queries} has no queries")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condensery.baselines.expansion.config import FilterQueriesConfig
 from condensery.baselines.expansion.made_for import check_made_for
-from condensery.errors import UserError, number_of
+from condensery.errors import number_of
 from condensery.retrieval.cross_encoders import PairScorer, logits, score_in_shards
 from condensery.stages.base import Artifact, Context
 from condensery.stages.queries.writing import write_queries
@@ -46,7 +46,7 @@ def filter_queries(config: FilterQueriesConfig, context: Context) -> dict[str, A
     scores = score_in_shards(score, rows, passages, path, config.shard_size, label, group, len(scorers))[:, 0]
     kept = best_share(scores, config.share)
     counts = write_queries(_pairs(queries, np.flatnonzero(kept)), context)
-    print(f"[{context.stage_name}] {number_of(counts['queries'], f'of {len(kept):,} queries are')} kept", flush=True)
+    context.say(f"{number_of(counts['queries'], f'of {len(kept):,} queries are')} kept")
     return {"scored": len(kept), "lowest_score": float(scores[kept].min()), **counts}
 
 
@@ -70,8 +70,6 @@ def _scorer(
     artifact: Artifact, config: FilterQueriesConfig, context: Context, collection: Collection, queries: Queries
 ) -> PairScorer:
     if artifact.input("tokens").input("tokenizer").id != context.artifact("queries").input("tokenizer").id:
-        raise UserError(
-            f"stages.{context.stage_name}.cross_encoders: {artifact.kind}/{artifact.id} has another tokenizer than the"
-            f" queries of {config.queries}"
-        )
+        other = f"{artifact.reference} has another tokenizer than the queries of {config.queries}"
+        raise context.error("cross_encoders", other)
     return cross_encoder(artifact, collection, config.precision, context, queries.store)

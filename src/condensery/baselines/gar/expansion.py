@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from condensery.baselines.gar.config import ExpandedQueriesConfig, ExpandQueriesConfig
 from condensery.baselines.gar.training import ABOUT, asked
-from condensery.errors import UserError
 from condensery.models.generator import Sampling, load_generator
 from condensery.models.precision import precision_on
 from condensery.retrieval.indexes.opening import open_index
@@ -68,9 +67,9 @@ def expand_queries(config: ExpandQueriesConfig, context: Context) -> dict[str, A
     Raises ``UserError`` if the model cannot be used, or if the collection lacks a split.
     """
     group, device = process_group(context.runtime), torch_device(context.runtime.accelerator).type
-    precision_on(device, config.precision, f"stages.{context.stage_name}.precision")
+    precision_on(device, config.precision, context.place("precision"))
     queries, size = _queries(config, context), config.batch_size
-    expander = Expander(context.input("expander"), f"stages.{context.stage_name}.expander", config.precision, device)
+    expander = Expander(context.input("expander"), context.place("expander"), config.precision, device)
 
     def write(part: slice, task: ProgressTask) -> dict[str, NDArray[Any]]:
         own = queries[part]
@@ -103,9 +102,8 @@ def expanded_queries(config: ExpandedQueriesConfig, context: Context) -> dict[st
     """Write index.json, which names the index and the texts. Raises ``UserError`` if the index cannot search for words."""
     collection = Collection(context.input("corpus"))
     if not hasattr(open_index(context.input("retriever"), collection), "search_texts"):
-        said = f"{config.retriever} does not search by words; name a stage of kind bm25"
-        raise UserError(f"stages.{context.stage_name}.retriever: {said}")
-    named = {key: [f"{one.kind}/{one.id}" for one in context.artifacts(key)] for key in ("retriever", "expansions")}
+        raise context.error("retriever", f"{config.retriever} does not search by words; name a stage of kind bm25")
+    named = {key: [one.reference for one in context.artifacts(key)] for key in ("retriever", "expansions")}
     about = {"method": "expanded_queries", "passages": len(collection.passages), **named}
     write_json(context.folder / "index.json", about)
     return {"targets": [one.manifest["metrics"]["targets"] for one in context.artifacts("expansions")]}

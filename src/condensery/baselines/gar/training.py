@@ -7,19 +7,15 @@ from typing import Any
 import numpy as np
 
 from condensery.baselines.gar.config import QueryContextsConfig, TrainExpanderConfig
-from condensery.errors import UserError
-from condensery.models.generator import save_generator
 from condensery.stages.base import Context
-from condensery.stages.queries.finetune_generator import initial_generator
-from condensery.stages.training import loop_settings, run_training
+from condensery.stages.queries.finetune_generator import initial_generator, train_generator
 from condensery.system.files import write_json
 from condensery.text.answers import AnswerMatcher
 from condensery.text.collection import Collection
 from condensery.text.table import TableWriter, TextTable
 from condensery.text.words import terms
 from condensery.tokens.grouping import sentences
-from condensery.training.data.data_module import StepDataModule
-from condensery.training.modules.generator import GeneratorBatches, GeneratorModule
+from condensery.training.modules.generator import GeneratorBatches
 
 ABOUT = "expander.json"  # the targets and lengths of a model
 TARGETS = {"answer": "an answer", "sentence": "a sentence", "title": "a relevant passage with a title"}
@@ -43,7 +39,7 @@ def query_contexts(config: QueryContextsConfig, context: Context) -> dict[str, A
     who, wanted = f"no {config.split} query of the collection {collection.name} has", config.targets or TARGETS
     lacking = [what for target, what in TARGETS.items() if target in wanted and not counts[target]]
     if not counts.total():
-        raise UserError(f"stages.{context.stage_name}.targets: {who} {' or '.join(lacking)}")
+        raise context.error("targets", f"{who} {' or '.join(lacking)}")
     warnings = [f"{who} {what}, so this target is not generated" for what in lacking]
     there = {target: counts[target] for target in TARGETS if counts[target]}
     return {"pairs": counts.total(), "targets": there, **({"warnings": warnings} if warnings else {})}
@@ -91,7 +87,7 @@ def best_sentence(query: str, texts: Sequence[str], has_answer: AnswerMatcher) -
 def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, Any]:
     """Train the generator to write the text of each pair from the query; save a Hugging Face folder."""
     contexts, generator = context.artifact("contexts"), initial_generator(config, context)
-    lengths = {"max_input_tokens": config.max_input_tokens, "max_tokens": config.max_tokens}
+    lengths = config.values_of("max_input_tokens", "max_tokens")
     batches = GeneratorBatches(
         np.arange(contexts.manifest["metrics"]["pairs"]).repeat(2).reshape(-1, 2),
         TextTable(contexts.path / "inputs.arrow"),
@@ -99,15 +95,10 @@ def train_expander(config: TrainExpanderConfig, context: Context) -> dict[str, A
         generator.tokenizer,
         prefix="",
         titles=False,
-        batch_size=config.batch_size,
         **lengths,
-        budget=config.budget,
-        seed=config.seed,
+        **config.values_of("batch_size", "budget", "seed"),
     )
-    module = GeneratorModule(generator.model, **config.optimiser())
-    data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    save_generator(generator, context.folder)
+    values = train_generator(generator, batches, config, context)
     targets = list(contexts.manifest["metrics"]["targets"])
     write_json(context.folder / ABOUT, {"targets": targets, **lengths})
     return {"targets": targets, **values}

@@ -243,11 +243,11 @@ def build(config: LateInteractionIndexConfig, context: Context) -> dict[str, Any
         }
 
     compute_in_shards(encoded, len(reader), folder / "counts.npy", label, size=config.shard_size, unit="texts")
-    reference, candidates = context.artifact("model"), context.made_from["retriever"]
-    about = {"method": "late_interaction", "passages": len(reader), "model": f"{reference.kind}/{reference.id}"}
-    about |= {"candidates": f"{candidates[0].kind}/{candidates[0].id}" if candidates else None}
+    candidates = context.artifacts("retriever")
+    about = {"method": "late_interaction", "passages": len(reader), "model": context.artifact("model").reference}
+    about |= {"candidates": candidates[0].reference if candidates else None}
     write_json(folder / "index.json", {**about, "depth": config.depth, "precision": config.precision})
     stored = [load_array(folder / f"{name}.npy", mapped=True) for name in ("vectors", "keys", "counts")]
     bytes_each = sum(array.nbytes for array in stored) / len(reader)
-    print(f"[{label}] {bytes_each:,.0f} bytes of vectors per passage", flush=True)
+    context.say(f"{bytes_each:,.0f} bytes of vectors per passage")
     return {"passages": len(reader), "vectors": len(stored[0]), "bytes_per_passage": bytes_each}

@@ -108,5 +108,5 @@ def pretrain_lexmae(config: PretrainLexmaeConfig, context: Context) -> dict[str,
     decoder = ContextMasking("same", True, config.decoder_mask_rate)
     data = span_data(config, context, NestedDataModule, decoder=decoder)
     model = autoencoder(config, DecoderShape("masked", config.decoder_layers), context, data.vocabulary)
-    own: dict[str, Any] = {"lexical_start": config.lexical_start, "mlm_weight": config.mlm_weight}
+    own = config.values_of("lexical_start", "mlm_weight")
     return fit_and_save(LexmaeModule(model, **own, **config.optimiser()), data, config, context)

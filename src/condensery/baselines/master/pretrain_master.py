@@ -118,5 +118,5 @@ def pretrain_master(config: PretrainMasterConfig, context: Context) -> dict[str,
     decoder = ContextMasking("partner", False, config.decoder_mask_rate)
     data = pair_data(config, context, decoder, MasterDataModule)
     model = autoencoder(config, DecoderShape("masked", config.decoder_layers), context, data.vocabulary)
-    own: dict[str, Any] = {"decoder_init": config.decoder_init, "mlm_weight": config.mlm_weight}
+    own = config.values_of("decoder_init", "mlm_weight")
     return fit_and_save(MasterModule(model, **own, **config.optimiser()), data, config, context)

@@ -26,14 +26,13 @@ def train_jointly(config: TrainJointlyConfig, context: Context) -> dict[str, Any
         UserError: the collection has too few passages for a list, or the re-ranker has another tokenizer than the
             retriever.
     """
-    key = f"stages.{context.stage_name}"
     collection, tokens = Collection(context.input("corpus")), Tokens(context.input("tokens"))
     training = training_queries(config, context, collection)
     by_text = left_out_by_text(training.by_text, context.stage_name)
     check_enough_passages(config, context, training, collection)
     towers = initial_towers(config, context, tokens.vocabulary, config.towers == "separate")
     first = load_reranker(context.input("init_reranker"))
-    check_words(first.model.classifier, f"{key}.init_reranker: {config.init_reranker}", tokens.vocabulary)
+    check_words(first.model.classifier, f"{context.place('init_reranker')}: {config.init_reranker}", tokens.vocabulary)
     lengths, own = (config.query_length, config.passage_length), {"negatives_per_query": config.negatives_per_query}
     triples = triple_data(config, context, training, lengths, towers.settings, **own).batches
     assert isinstance(triples, TripleBatches)

@@ -17,7 +17,7 @@ def pretrain_simlm(config: PretrainSimlmConfig, context: Context) -> dict[str, A
         UserError: the generator cannot be loaded, or has another tokenizer.
     """
     data = span_data(config, context, decoder=ContextMasking("same", True, config.further_rate))
-    key = f"stages.{context.stage_name}." + ("generator" if config.generator else "generator_name")
+    key = context.place("generator" if config.generator else "generator_name")
     source = context.input("generator") if config.generator else config.generator_name
     assert source is not None
     generator = load_replacing_model(source, data.vocabulary, config.generator_revision, key)

@@ -126,14 +126,11 @@ def save_sparse_encoder(model: SparseEncoder, folder: Path, tokenizer: Path | st
     """Save the model with the files of sentence-transformers, whose ``SparseEncoder`` computes the same scores from them."""
     save_checkpoint(model.language_model, load_tokenizer(tokenizer), folder)
     write_json(folder / ABOUT, dict(zip(("query_length", "passage_length"), lengths, strict=True)))
-    kinds = {
-        "": "base.modules.transformer.Transformer",
-        "1_SpladePooling": "sparse_encoder.modules.splade_pooling.SpladePooling",
-    }
-    write_list(folder, kinds)
+    pooling = "sparse_encoder.modules.splade_pooling.SpladePooling"
+    write_list(folder, {"": "base.modules.transformer.Transformer", POOLING: pooling})
     write_json(folder / TRANSFORMER, {"transformer_task": "fill-mask", "max_seq_length": lengths[1]})
-    pooling = {"pooling_strategy": "max", "activation_function": model.activation}
-    write_json(folder / POOLING / "config.json", {**pooling, "embedding_dimension": model.hidden_size})
+    settings = {"pooling_strategy": "max", "activation_function": model.activation}
+    write_json(folder / POOLING / "config.json", {**settings, "embedding_dimension": model.hidden_size})
     write_json(folder / THEIR_ABOUT, {"model_type": "SparseEncoder", "prompts": {}, "similarity_fn_name": "dot"})
 
 

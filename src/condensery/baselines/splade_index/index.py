@@ -14,7 +14,6 @@ from scipy.sparse import csr_array, vstack
 
 from condensery.baselines.splade.model import SparseEncoder, load_sparse_encoder
 from condensery.baselines.splade_index.config import SpladeIndexConfig
-from condensery.errors import UserError
 from condensery.models.biencoder import QUERY
 from condensery.models.precision import inference, with_cast_weights
 from condensery.retrieval.finite import check_finite
@@ -141,15 +140,13 @@ def build(config: SpladeIndexConfig, context: Context) -> dict[str, Any]:
         return dict(zip(ARRAYS, (vectors.data, vectors.indices.astype(np.int32), np.diff(vectors.indptr)), strict=True))
 
     compute_in_shards(encoded, len(reader), folder / "counts.npy", label, size=config.shard_size, unit="texts")
-    reference = context.artifact("model")
-    about = {"method": "splade", "passages": len(reader), "model": f"{reference.kind}/{reference.id}"}
+    about = {"method": "splade", "passages": len(reader), "model": context.artifact("model").reference}
     about |= {"dim": model.hidden_size, "precision": config.precision, "chunk_tokens": config.chunk_tokens}
     write_json(folder / "index.json", about)
     stored = {name: load_array(folder / f"{name}.npy", mapped=True) for name in ARRAYS}
     if not len(stored["terms"]):
-        raise UserError(f"stages.{label}: no passage has a term; train its encoder with a smaller passage_flops")
+        raise context.error("", "no passage has a term; train its encoder with a smaller passage_flops")
     found = {"bytes_per_passage": sum(array.nbytes for array in stored.values()) / len(reader)}
     found["terms_per_passage"] = len(stored["terms"]) / len(reader)
-    message = ", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items())
-    print(f"[{label}] {message}", flush=True)
+    context.say(", ".join(f"{value:,.1f} {name.replace('_per_', ' a ')}" for name, value in found.items()))
     return {"passages": len(reader), **found}

@@ -24,7 +24,7 @@ def finetune_tas_b(config: FinetuneTasBConfig, context: Context) -> dict[str, An
 
 def _sampled(config: FinetuneTasBConfig, context: Context, batches: TripleBatches) -> None:
     rows = batches.training.rows
-    clusters = clusters_of(context.input("clusters"), rows, f"stages.{context.stage_name}.clusters")
+    clusters = clusters_of(context.input("clusters"), rows, context.place("clusters"))
     batches.order = TopicOrder.of(clusters, config.batch_size, config.clusters_per_batch, config.seed)
     batches.pairs = BalancedPairs(batches, config.margin_bins) if config.margin_bins else None
 

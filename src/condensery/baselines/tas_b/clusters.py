@@ -24,16 +24,15 @@ def cluster_queries(config: ClusterQueriesConfig, context: Context) -> dict[str,
     Raises:
         UserError: the index has no query vectors, or there are fewer queries than clusters.
     """
-    collection, key = Collection(context.input("corpus")), f"stages.{context.stage_name}"
+    collection = Collection(context.input("corpus"))
     index: Any = open_index(context.input("retriever"), collection, context.runtime.threads, device="cpu")
     index = getattr(index, "exact", index)  # an approximate index holds the exact index
     if not hasattr(index, "query_vectors"):
-        raise UserError(f"{key}.retriever: {config.retriever} has no vectors of queries; name a dense retriever")
+        raise context.error("retriever", f"{config.retriever} has no vectors of queries; name a dense retriever")
     rows = np.sort(collection.qrels(config.split).query_set)  # (n,)
     if len(rows) < config.clusters:
-        raise UserError(
-            f"{key}.clusters: {config.clusters:,} clusters of {len(rows):,} queries; set it to {len(rows):,} at most"
-        )
+        message = f"{config.clusters:,} clusters of {len(rows):,} queries; set it to {len(rows):,} at most"
+        raise context.error("clusters", message)
     vectors = index.query_vectors(rows)  # (n, d)
     check_finite(vectors, f"{context.input('retriever')}: the vector of query", rows)
     faiss.omp_set_num_threads(context.runtime.threads)
@@ -51,10 +50,7 @@ def cluster_queries(config: ClusterQueriesConfig, context: Context) -> dict[str,
     np.save(context.folder / QUERIES, rows)
     np.save(context.folder / CLUSTERS, clusters)
     found = {"queries": len(rows), "clusters": int((sizes > 0).sum()), "largest": int(sizes.max())}
-    print(
-        f"[{context.stage_name}] {number_of(found['queries'], 'queries')} in {number_of(found['clusters'], 'clusters')}",
-        flush=True,
-    )
+    context.say(f"{number_of(found['queries'], 'queries')} in {number_of(found['clusters'], 'clusters')}")
     return {**found, "smallest": int(sizes[sizes > 0].min())}
 
 

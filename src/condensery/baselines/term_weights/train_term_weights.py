@@ -13,7 +13,6 @@ from condensery.baselines.term_weights.config import TrainTermWeightsConfig
 from condensery.baselines.term_weights.model import TermWeights, new_term_weights, save_term_weights
 from condensery.baselines.term_weights.words import ReadText, query_term_recall, read_texts
 from condensery.distributed import share_of
-from condensery.errors import UserError
 from condensery.losses.contrast import Contrast
 from condensery.losses.gradient_cache import ChunkEncoder, wide
 from condensery.retrieval.indexes.terms import Analyser
@@ -39,7 +38,7 @@ def train_term_weights(config: TrainTermWeightsConfig, context: Context) -> dict
     collection, tokenizer = Collection(context.input("corpus")), load_tokenizer(context.input("tokenizer"))
     batches = WeightBatches(config, collection, tokenizer)
     if not len(batches.passages):
-        raise UserError(f"stages.{context.stage_name}.split: the split {config.split} has no positive to learn from")
+        raise context.error("split", f"the split {config.split} has no positive to learn from")
     towers = initial_towers(config, context, Vocabulary.of(tokenizer), separate=False)
     module = TermWeightsModule(new_term_weights(towers.passage, config.seed), **config.optimiser())
     data, settings = StepDataModule(batches, context.runtime.workers), loop_settings(config, batches)

@@ -340,7 +340,7 @@ def _draw_entropy(figure: config.AttentionEntropyFigure, jobs: Sequence[FigureJo
             observations: Observations[list[float]] = []
             for (path, job), about in zip(measured.items(), abouts, strict=True):
                 made = None if encoder == "backbone" else job.stages[encoder]
-                key = encoder if made is None else f"{made.kind}/{made.id}"
+                key = encoder if made is None else made.reference
                 if key not in about["encoders"]:
                     raise UserError(f"models: the stage {figure.stage!r} lacks {encoder!r}; add it to `encoders`")
                 observations.append((job.setting, path, about["encoders"][key]["mean"]))

@@ -143,7 +143,7 @@ def row_of(graph: Graph, label: str, evaluation: Artifact) -> Row:
     content, corpus = read_json(evaluation.path / "metrics.json"), evaluation.ancestor("corpus")
     searched = read_json(corpus.path / "collection.json")["name"] if corpus else ""
     row = Row(label, content.get("collection", searched), split, content["metrics"], seed=graph.root.seed)
-    artifact, warnings = f"{evaluation.kind}/{evaluation.id}", evaluation.all_warnings()
+    artifact, warnings = evaluation.reference, evaluation.all_warnings()
     costs = costs_of(evaluation, graph.root.table.costs) if graph.root.table.costs else {}
     return with_queries(replace(row, artifact=artifact, warnings=warnings, costs=costs), evaluation.path)
 

@@ -42,7 +42,7 @@ def _needed(index: Artifact) -> list[Artifact]:
 
 def _made(index: Artifact) -> Made:
     found = [_kept(part) for part in _parts(index)]
-    names = frozenset(f"{encoder.kind}/{encoder.id}" for encoder, _ in found)
+    names = frozenset(encoder.reference for encoder, _ in found)
     trained = any(encoder.manifest["makes"] == "encoder" and encoder.kind != "retriever" for encoder, _ in found)
     unknown = max((one.manifest["metrics"].get("unknown_share", 0.0) for one in index.ancestors()), default=0.0)
     return Made(names, trained, kept=next((kept for _, kept in found if kept), None), unknown=unknown)

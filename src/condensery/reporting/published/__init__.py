@@ -78,10 +78,6 @@ class PublishedTable(Keys):
         """Return the key of one of the table's columns: ``of/metric`` or ``of/metric/condition``."""
         return "/".join(part for part in (column.of or self.of, column.metric, column.condition) if part)
 
-    def keys(self) -> list[str]:
-        """Return the keys of all the table's columns."""
-        return [self.key(column) for column in self.columns]
-
 
 class Paper(Keys):
     """A paper, or one version of a paper, and its tables by number."""

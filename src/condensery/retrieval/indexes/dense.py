@@ -81,13 +81,12 @@ class DenseIndex:
         queries, rows = load_array(self.folder / "queries.npy", mapped=True), np.asarray(query_rows, dtype=np.int64)
         if (self.folder / QUERY_ROWS).exists():
             encoded = load_array(self.folder / QUERY_ROWS)
-            places = np.searchsorted(encoded, rows)
             if not np.isin(rows, encoded).all():
                 raise UserError(
                     f"{self.folder}: these queries are not encoded; add their split to query_splits of the stage, or"
                     " set query_splits to null"
                 )
-            rows = places
+            rows = np.searchsorted(encoded, rows)
         return queries[rows].astype(np.float32)
 
     def passage_vectors(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -100,7 +100,7 @@ def _scorer(
 ) -> PairScorer:
     """Load a cross-encoder for queries made from the text. Raises ``UserError`` if it reads token ids of another stage."""
     if artifact.input("tokens").id != context.artifact("tokens").id:
-        other = f"{artifact.kind}/{artifact.id} was made with other token ids than those of {config.tokens}"
+        other = f"{artifact.reference} was made with other token ids than those of {config.tokens}"
         raise context.error("cross_encoders", f"{other}; give both stages the same stage as `tokens`")
     return cross_encoder(artifact, collection, config.precision, context, queries.store)
 

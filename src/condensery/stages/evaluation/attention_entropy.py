@@ -62,7 +62,7 @@ def _encoders(
     if BACKBONE in config.encoders:
         yield BACKBONE, backbone_towers(config.backbone, vocabulary, config.seed).passage
     for artifact in {one.path: one for one in context.artifacts("encoders")}.values():
-        yield f"{artifact.kind}/{artifact.id}", load_encoder(artifact.path)
+        yield artifact.reference, load_encoder(artifact.path)
 
 
 def _measured(encoder: Encoder, rows: list[Chunk], context: Context) -> np.ndarray:

@@ -30,7 +30,7 @@ def evaluate_sentences(config: EvaluateSentencesConfig, context: Context) -> dic
     parts = reader.chunks(distinct, config.chunk_tokens)
     with progress(context.stage_name, len(distinct), "sentences") as task:
         vectors = encode_chunks(encode, parts, len(distinct), task=task)
-    name = "{0.kind}/{0.id}".format(context.artifact("encoder"))
+    name = context.artifact("encoder").reference
     check_finite(vectors, f"{context.stage_name}: the vector, by {name}, of sentence", distinct)
     return write_evaluation(list(vectors[place.reshape(rows.shape).T]), sentences, config.split, context.folder)
 

@@ -41,8 +41,8 @@ def ann_index(config: AnnIndexConfig, context: Context) -> dict[str, Any]:
         raise UserError(f"stages.{label}.{error}") from None
     if does:
         context.say(f"{config.factory} {does}; exact search ranks by inner product")
-    effort = {"nprobe": config.nprobe, "ef_search": config.ef_search}
-    write_approximate(folder, exact, f"{vectors.kind}/{vectors.id}", effort, config.compared)
+    effort = config.values_of("nprobe", "ef_search")
+    write_approximate(folder, exact, vectors.reference, effort, config.compared)
     size = sum(path.stat().st_size for path in (folder / FILE, folder / LISTS) if path.exists())
     index = ApproximateIndex(folder, exact, runtime.threads)
     return {"passages": len(exact), "bytes": size, **_recall(config, index, label)}

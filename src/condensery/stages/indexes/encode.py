@@ -54,7 +54,7 @@ def encode(config: EncodeConfig, context: Context) -> dict[str, Any]:
     if group.rank == 0 and (unread := passages.unread()) >= REPORTED:
         longer = f"{unread:.0%} of the passages are longer than the {lengths[1]} tokens that the encoder reads"
         context.say(f"{longer} (stage.encode.windows={2 * config.windows} reads more)")
-    encoder = "{0.kind}/{0.id}".format(context.artifact("model"))
+    encoder = context.artifact("model").reference
     encoding = Encoding(
         context.folder, config.shard_size, config.chunk_tokens, config.dtype, group, context.stage_name, encoder
     )

@@ -1,5 +1,6 @@
 """Stage ``finetune_generator``: trains a model that generates queries, on a collection's own judged pairs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,7 @@ def finetune_generator(config: FinetuneGeneratorConfig, context: Context) -> dic
     own = config.values_of("prefix", "titles", "batch_size", "max_input_tokens", "max_tokens", "budget", "seed")
     rows = np.asarray(pairs, dtype=np.int64)
     batches = GeneratorBatches(rows, collection.passages, collection.queries, generator.tokenizer, **own)
-    module = GeneratorModule(generator.model, **config.optimiser())
-    data = StepDataModule(batches, context.runtime.workers)
-    values = run_training(module, data, loop_settings(config, batches), config, context, None)
-    save_generator(generator, context.folder)
-    return {"pairs": len(pairs), **values}
+    return {"pairs": len(pairs), **train_generator(generator, batches, config, context)}
 
 
 def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
@@ -41,3 +38,14 @@ def initial_generator(config: GeneratorConfig, context: Context) -> Generator:
         return made
     source = model_folder(config.model) or config.model
     return load_generator(source, context.place("model"), config.revision, dropout=config.dropout)
+
+
+def train_generator(
+    generator: Generator, batches: GeneratorBatches, config: GeneratorConfig, context: Context
+) -> Mapping[str, Any]:
+    """Train the generator and save it as a Hugging Face folder. Returns the metrics of ``run_training``."""
+    module = GeneratorModule(generator.model, **config.optimiser())
+    data = StepDataModule(batches, context.runtime.workers)
+    values = run_training(module, data, loop_settings(config, batches), config, context, None)
+    save_generator(generator, context.folder)
+    return values

@@ -96,7 +96,7 @@ def _generate(
     key = context.place("generator" if config.model is None else "model")
     source = str(model_folder(config.model) or config.model or context.input("generator"))
     table, number = Passages(context.input("passages")).table, sum(len(shards.rows[shard]) for shard in mine)
-    sampling = Sampling(**{name: getattr(config, name) for name in Sampling.__dataclass_fields__})
+    sampling = Sampling(**config.values_of(*Sampling.__dataclass_fields__))
     began, done = time.monotonic(), 0
     with progress(context.stage_name, number, "passages") as task:
         generator = load_generator(source, key, config.revision, config.precision)

@@ -28,7 +28,7 @@ def fuse(config: FuseConfig, context: Context) -> dict[str, Any]:
     weights = config.weights or config.otherwise or equal
     index = FusedIndex(members, weights, config.depth, config.method, config.rank_constant)
     chosen = _choose(config, context, index, collection) if config.chooses else None
-    write_fused(context.folder, index, [f"{artifact.kind}/{artifact.id}" for artifact in artifacts], chosen)
+    write_fused(context.folder, index, [artifact.reference for artifact in artifacts], chosen)
     asked = collection.questions(config.split) if chosen else np.empty(0, np.int64)
     found = {**recall_of(index, context.stage_name), **unmatched_queries(index, asked)}
     return {

@@ -25,4 +25,4 @@ def cross_encoder(config: CrossEncoderConfig, context: Context) -> dict[str, Any
     model.encoder.check_length(config.length, context.place("length"))
     reranker = Reranker(model, config.query_length, config.length, pair_separators(folder))
     save_cross_encoder(reranker, context.folder, context.input("tokenizer"))
-    return {"query_length": config.query_length, "length": config.length}
+    return config.values_of("query_length", "length")

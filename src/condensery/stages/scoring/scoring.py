@@ -96,7 +96,7 @@ def cross_encoder(
     """
     tokens, reranker = Tokens(artifact.input("tokens").path), load_reranker(artifact.path)
     if (len(tokens.queries), len(tokens.passages)) != (len(collection.queries), len(collection.passages)):
-        raise context.error("cross_encoders", f"{artifact.kind}/{artifact.id} was trained on another collection")
+        raise context.error("cross_encoders", f"{artifact.reference} was trained on another collection")
     reader = pair_reader(tokens, reranker.query_length, reranker.length, reranker.separators)
     if queries is not None:
         reader = replace(reader, queries=queries)

@@ -1,6 +1,5 @@
 """Stage ``warm_start``: initialises an encoder from the co-occurrences of a collection's tokens, without training."""
 
-from dataclasses import fields
 from typing import Any
 
 from condensery.models.checkpoints.backbone import masked_language_model
@@ -35,7 +34,7 @@ def warm_start(config: WarmStartConfig, context: Context) -> dict[str, Any]:
         if config.vectors is not None:
             vectors = read_token_vectors(context.input("vectors"), config.seed)
             about["known_tokens"] = int(vectors.any(axis=1).sum())
-        parts = WarmStart(**{field.name: getattr(config, field.name) for field in fields(WarmStart)})
+        parts = WarmStart(**config.values_of(*WarmStart.__dataclass_fields__))
         warm_up(model, vectors, unigrams(store, vocabulary.size), vocabulary, parts)
     else:
         context.say(_taken(config.backbone.name))
