@@ -374,6 +374,17 @@ def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
     assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2], "each token of Chinese is a word"
 
 
+def test_words_begin_with_the_bar_that_a_normaliser_puts_for_a_space(tmp_path: Path) -> None:
+    """The tokenizers of Gemma and Llama, which mmBERT and others use, have no pre-tokenizer that does this."""
+    pieces = ["<bos>", "<pad>", "<eos>", "<unk>", "<mask>", "▁the", "▁ri", "ver", "川"]
+    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
+    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 7 + [1, 2]
+
+
 def test_artifacts_from_before_a_rule_for_a_script_changed_still_agree(vocabulary: Vocabulary) -> None:
     flags = np.random.default_rng(1).integers(0, 2, 1000, dtype=np.uint8)
     now = replace(vocabulary, size=1000, continues=flags)

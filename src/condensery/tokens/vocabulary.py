@@ -128,7 +128,8 @@ def _continuation(backend: dict[str, Any]) -> Any:
 
         plain = decoders.ByteLevel()
         return lambda token: not token.startswith(_WORD_START) and 1 + unspaced(plain.decode([token]))
-    if "Metaspace" in kinds:
+    # tokenizers of Gemma and Llama have no pre-tokenizer for spaces, but a normaliser that replaces them
+    if "Metaspace" in kinds or "▁" in json.dumps(backend.get("normalizer"), ensure_ascii=False):
         return lambda token: not token.startswith("▁") and 1 + unspaced(token)
     return lambda token: False  # the tokens are whole words or characters, so each token is a word
 
