@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from condensery.errors import UserError
@@ -20,7 +21,7 @@ from condensery.system.files import write_json
 from condensery.tokens.coverage import coverage
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, save_tokenizer, train_wordpiece
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.vocabulary import Vocabulary, with_special
 
 
 def test_a_trained_wordpiece_has_berts_special_tokens_and_loads_by_folder(wordpiece: Path) -> None:
@@ -383,6 +384,53 @@ def test_words_begin_with_the_bar_that_a_normaliser_puts_for_a_space(tmp_path: P
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
     assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 7 + [1, 2]
+
+
+@pytest.mark.parametrize("named", [("<cls>", "<sep>"), ("<s>", "</s>")])
+def test_a_text_is_read_between_the_tokens_that_the_tokenizer_itself_puts(
+    named: tuple[str, str], tmp_path: Path
+) -> None:
+    """A tokenizer of Llama's class puts <s> and </s>, whatever its files name."""
+    special = dict(zip(("pad", "unk", "mask", "cls", "sep"), ("<pad>", "<unk>", "<mask>", *named), strict=True))
+    backend = _whole_words("<pad>", "<unk>", "<mask>", "<cls>", "<sep>", "<s>", "</s>", "蜂", "花")
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 5), ("</s>", 6)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {f"{key}_token": one for key, one in special.items()})
+    tokenizer = load_tokenizer(tmp_path)
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    read = with_special(tokenizer("蜂 花", add_special_tokens=False)["input_ids"], Vocabulary.of(tokenizer), 9).tolist()
+    assert read == AutoTokenizer.from_pretrained(tmp_path)("蜂 花")["input_ids"] == [5, 7, 8, 6]
+    assert read == AutoTokenizer.from_pretrained(tmp_path / "saved")("蜂 花")["input_ids"]
+    assert read == load_quick_tokenizer(tmp_path / "saved")("蜂 花", 9)
+
+
+def test_a_tokenizer_that_puts_no_tokens_is_saved_as_one_that_does(tmp_path: Path) -> None:
+    backend = _whole_words(*SPECIAL.values(), "bee", "hive")
+    names = {f"{name}_token": token for name, token in SPECIAL.items()}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(str(tmp_path))
+    save_tokenizer(load_tokenizer(tmp_path), tmp_path / "saved")
+    saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert saved("bee hive")["input_ids"] == [2, 5, 6, 3]
+    assert saved("bee", "hive")["input_ids"] == [2, 5, 3, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"), [("[CLS] $A", "[CLS] before a text and nothing"), ("$A [SEP]", "nothing before")]
+)
+def test_a_tokenizer_that_puts_a_token_on_one_side_is_refused(template: str, said: str, tmp_path: Path) -> None:
+    backend = _whole_words(*SPECIAL.values(), "bee")
+    backend.post_processor = processors.TemplateProcessing(template, None, [("[CLS]", 2), ("[SEP]", 3)])
+    names = {f"{name}_token": token for name, token in SPECIAL.items()}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(str(tmp_path))
+    with pytest.raises(UserError, match=f"(?s)tokenizer .*: puts {re.escape(said)}.*one token before and one after"):
+        load_tokenizer(tmp_path)
+
+
+def _whole_words(*words: str) -> Tokenizer:
+    """A tokenizer whose tokens are these words, without special tokens at the ends of a text."""
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[1]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
 
 
 def test_artifacts_from_before_a_rule_for_a_script_changed_still_agree(vocabulary: Vocabulary) -> None:
