@@ -175,3 +175,19 @@ def test_a_text_is_cut_between_letters() -> None:
     text = "ที่บ้าน"
     assert [between_letters(text, at) for at in range(1, 8)] == [1, 1, 3, 3, 5, 6, 7]
     assert between_letters("👩\u200d🔬 x", 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("x\u1101\u116e\u11af", 1),  # a Korean syllable of three parts
+        ("xน้ำ", 1),  # the last sign is written around the tone
+        ("xर्मा", 1),  # a conjunct
+        ("xខ្មុំ", 1),
+        ("x👍🏽", 1),
+        ("x🇯🇵", 1),
+    ],
+)
+def test_a_text_is_not_cut_within_what_a_reader_takes_for_one_character(text: str, whole: int) -> None:
+    assert {between_letters(text, at) for at in range(1, len(text))} == {whole}
+    assert between_letters(text + "x", len(text)) == len(text)

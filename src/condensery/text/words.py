@@ -36,6 +36,7 @@ _INVISIBLE = regex.compile(r"(?!\u200b)[\p{Default_Ignorable_Code_Point}\ufff9-\
 # default ignorable (zero-width spaces and joiners, soft hyphens, fillers, selectors).
 _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
 _MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a letter with its combining marks
+_CLUSTER = regex.compile(r"\X")  # what a reader takes for one character (UAX 29), such as an emoji with its skin tone
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
 # characters that do not count within a word: Arabic's stretching tatweel; Armenian's emphasis, exclamation, question marks
 _DROPPED = "\u0640\u055b\u055c\u055e"
@@ -154,10 +155,18 @@ def is_blank(text: str) -> bool:
 
 
 def between_letters(text: str, at: int) -> int:
-    """Return ``at``, moved left until a cut there separates no letter from its combining marks, but not below 1."""
-    while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
+    """Return ``at``, moved left until a cut there separates no letter from its combining marks, but not below 1.
+
+    The parts of a Korean syllable, of a conjunct, of an emoji or of a flag are not separated either.
+    """
+    while 1 < at < len(text) and _is_within(text, at):
         at -= 1
     return at
+
+
+def _is_within(text: str, at: int) -> bool:
+    is_joined = category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]
+    return is_joined or len(_CLUSTER.findall(text[max(0, at - 4) : at + 1])[-1]) > 1  # 4: a conjunct with its marks
 
 
 def is_one_character(term: str) -> bool:
