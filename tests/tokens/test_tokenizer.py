@@ -345,6 +345,18 @@ def test_a_class_without_a_fast_tokenizer_is_named_as_such(tmp_path: Path) -> No
         load_tokenizer(folder)
 
 
+def test_a_class_that_needs_a_python_library_is_refused_without_advice_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "fugashi", None)  # not installed
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n蜂\n")
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}'
+    )
+    with pytest.raises(UserError, match=r"\(its class splits words with a Python library; only fast tokenizers"):
+        load_tokenizer(tmp_path)
+
+
 def test_settings_of_the_class_beside_a_tokenizers_file_are_kept(tmp_path: Path, wordpiece: Path) -> None:
     words = load_tokenizer(wordpiece).get_vocab()
     cased = BertTokenizer(vocab={**words, "The": len(words)}, do_lower_case=False).backend_tokenizer

@@ -38,6 +38,7 @@ LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
 MODULES = "modules.json"  # the file in which sentence-transformers names the folder of each module
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+IN_PYTHON = "its class splits words with a Python library; only fast tokenizers (tokenizer.json) are supported"
 BROKEN = "its SentencePiece model, such as spiece.model, is broken"
 _BATCH = 1024
 
@@ -57,6 +58,8 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         tokenizer = _read(str(folder) if local else text, local)
     except Exception as error:  # missing files, broken JSON, no network: the library raises a dozen types
         reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
+        if reason.startswith("You need to install"):  # the tokenizer would be refused with this library, too
+            reason = IN_PYTHON
         if local and reason == BROKEN and not [*folder.glob("*.model")]:
             reason = "there is no tokenizer.json; save the model's own tokenizer there"
         told = f"no such folder, and not available from Hugging Face ({reason}); check the name and the network, or download"
