@@ -155,6 +155,8 @@ def test_words_between_blanks_are_counted_as_they_stand(text: str) -> None:
         ("用 Python 3 编程", 4, 4),
         ("第一章", 2, 2),
         ("茶", 1, 1),
+        ("སྦྲང་མས་མེ་ཏོག་གི་ཟེའུ་འབྲུ་འཁྱེར།", 8, 8),  # syllables
+        ("ሰላም፡ዓለም፡ነው።", 3, 3),
     ],
 )
 def test_words_without_blanks_are_estimated(text: str, fewest: int, most: int) -> None:
@@ -169,6 +171,7 @@ def test_the_first_words_of_a_text_without_blanks_are_its_beginning() -> None:
         assert abs(number_of_words(first_words(text, number)) - number) <= 1
     assert first_words(text, 1_000) == text
     assert first_words("two words 蜜蜂用跳舞告诉", 3) == "two words 蜜蜂"
+    assert words(first_words("སྦྲང་མས་མེ་ཏོག་གི", 2)) == ["སྦྲང", "མས"]
 
 
 def test_a_text_is_cut_between_letters() -> None:

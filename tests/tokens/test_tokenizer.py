@@ -378,13 +378,15 @@ def test_saved_tokenizers_have_the_names_that_release_4_of_transformers_knows(tm
 
 
 def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the", "▁蜜", "蜂", "跳舞"]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the", "▁蜜", "蜂", "跳舞", "མེ་"]
     backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     backend.decoder = decoders.Metaspace()
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
-    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2], "each token of Chinese is a word"
+    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2, 2], (
+        "each token of Chinese is a word"
+    )
 
 
 def test_words_begin_with_the_bar_that_a_normaliser_puts_for_a_space(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170
 # (letters of scripts without spaces, mean number of letters per word in running text, without combining marks)
 LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
 UNSPACED = "".join(letters for letters, _ in LETTERS)
+MARKED = (
+    "\u0f0b\u0f0c\u1361"  # marks in place of spaces: between syllables of Tibetan, and between words of old Ethiopic
+)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
 _WORD, _SPAN = re.compile(r"\w+"), re.compile("\\w[\\w\u00ad]*")
@@ -123,8 +126,12 @@ def unspaced(text: str) -> bool:
 
 
 def number_of_words(text: str) -> int:
-    """Return the number of words of a text, split at white space; an estimate for scripts without spaces between words."""
-    return _counted(text.split()) if unspaced(text) else len(text.split())
+    """Return the number of words of a text, split at white space; an estimate for scripts without spaces between words.
+
+    Each syllable of Tibetan counts as a word.
+    """
+    pieces = _spaced(text).split()
+    return _counted(pieces) if unspaced(text) else len(pieces)
 
 
 def number_of_plain_words(text: str) -> int:
@@ -135,7 +142,7 @@ def number_of_plain_words(text: str) -> int:
 
 def first_words(text: str, number: int) -> str:
     """Return the first ``number`` words of a text, joined by single spaces."""
-    pieces = text.split()
+    pieces = _spaced(text).split()
     if not unspaced(text):
         return " ".join(pieces[:number])
     kept, left = list[str](), float(number)
@@ -200,6 +207,12 @@ def _without_breaks(text: str, paired: str) -> str:
 def _pairs(run: str) -> list[str]:
     characters = _characters(run)
     return [one + other for one, other in pairwise(characters)] if len(characters) > 1 else characters
+
+
+def _spaced(text: str) -> str:
+    for mark in MARKED if not text.isascii() else "":
+        text = text.replace(mark, " ")
+    return text
 
 
 def _size(piece: str) -> float:
