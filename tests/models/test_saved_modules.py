@@ -28,8 +28,21 @@ from condensery.models.checkpoints.sentence_transformers import write_modules
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.tokenizer import load_tokenizer
+from condensery.training.modules.biencoder import BiEncoderModule
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
+
+
+def test_the_card_names_the_layers_after_the_pooling(wordpiece: Path, tmp_path: Path) -> None:
+    for kind, said in [
+        ("several Dense, then normalised", ", mapped by Dense, Dense, divided by its length."),
+        ("one Dense", ", mapped by Dense."),
+        ("normalised, then cut", ", mapped by Normalize, cut to its first 6 numbers."),
+        ("pooled by mean", "after the last layer."),
+    ]:
+        module = BiEncoderModule(released.released(tmp_path / kind, wordpiece, **KINDS[kind]))
+        module.save_pretrained(tmp_path / kind / "ours", tokenizer=wordpiece)
+        assert said in (tmp_path / kind / "ours/README.md").read_text()
 
 
 def our_scores(folder: Path, queries: list[str], passages: list[str]) -> torch.Tensor:

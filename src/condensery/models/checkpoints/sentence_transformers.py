@@ -249,6 +249,17 @@ def modules_of(folder: Path, route: Route) -> list[tuple[str, Path]]:
     return found
 
 
+def layers_after_pooling(folder: Path, settings: VectorSettings) -> list[str]:
+    """Return the class names of the modules after the pooling, without the last normalisation if ``settings`` name it.
+
+    A folder without sentence-transformers' files has none.
+    """
+    if not (folder / MODULES).exists():
+        return []
+    kinds = [kind for kind, _ in modules_of(folder, "document")][2:]
+    return kinds[:-1] if settings.normalise and kinds[-1:] == ["Normalize"] else kinds
+
+
 def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
     file = next((one for one in (folder / ROUTER, folder / "config.json") if one.exists()), folder / ROUTER)
     about = read_expected(file, dict)
