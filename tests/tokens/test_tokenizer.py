@@ -418,6 +418,19 @@ def test_a_text_is_read_between_the_tokens_that_the_tokenizer_itself_puts(
     assert read == load_quick_tokenizer(tmp_path / "saved")("蜂 花", 9)
 
 
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_a_tokenizer_whose_file_orders_padding_and_truncation_is_read(
+    direction: str, wordpiece: Path, tmp_path: Path
+) -> None:
+    """As in sentence-transformers/all-MiniLM-L6-v2."""
+    load_tokenizer(wordpiece).save_pretrained(str(tmp_path))
+    backend = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    backend.enable_padding(direction=direction, length=16)
+    backend.enable_truncation(16)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert (load_tokenizer(tmp_path).cls_token, load_tokenizer(tmp_path).sep_token) == ("[CLS]", "[SEP]")
+
+
 def test_a_tokenizer_that_puts_no_tokens_is_saved_as_one_that_does(tmp_path: Path) -> None:
     backend = _whole_words(*SPECIAL.values(), "bee", "hive")
     names = {f"{name}_token": token for name, token in SPECIAL.items()}
