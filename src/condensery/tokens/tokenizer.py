@@ -125,7 +125,7 @@ def ends_of(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     """Return the special tokens that a tokenizer itself puts before a text, and those that it puts after a text."""
     encoding = tokenizer.encode("a")
     read = [at for at, attended in enumerate(encoding.attention_mask) if attended]  # the file may order padding
-    special, tokens = ([values[at] for at in read] for values in (encoding.special_tokens_mask, encoding.tokens))
+    special, tokens = [encoding.special_tokens_mask[at] for at in read], [encoding.tokens[at] for at in read]
     first, stop = (special.index(0), len(special) - special[::-1].index(0)) if 0 in special else (1, 1)
     return tokens[:first], tokens[stop:]
 

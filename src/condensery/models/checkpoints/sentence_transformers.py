@@ -39,8 +39,15 @@ _POOLINGS: dict[str, Pooling] = {
 }
 COUNT = "a whole number of 1 or more"
 # arguments of a module ``Transformer``, by their names in newer and older releases, and those that change no vector
-_ARGUMENTS = ("model_kwargs", "model_args", "config_kwargs", "config_args", "processor_kwargs", "tokenizer_args")
-_ARGUMENTS += ("processing_kwargs",)
+_ARGUMENTS = (
+    "model_kwargs",
+    "model_args",
+    "config_kwargs",
+    "config_args",
+    "processor_kwargs",
+    "tokenizer_args",
+    "processing_kwargs",
+)
 _WITHOUT_EFFECT = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "padding"}
 _WITHOUT_EFFECT |= {"torch_dtype", "truncation", "trust_remote_code", "use_fast", "use_safetensors"}
 _COSINE = ("cosine", "cos_sim")
