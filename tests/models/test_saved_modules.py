@@ -29,9 +29,68 @@ from condensery.models.generator import load_generator
 from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.tokenizer import load_tokenizer
-from condensery.training.modules.pretraining import CondenserModule
+from condensery.training.modules.biencoder import BiEncoderModule
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
+
+
+@pytest.mark.parametrize(
+    ("file", "ordered", "said"),
+    [
+        (
+            "sentence_bert_config.json",
+            {"tokenizer_args": {"do_lower_case": True}},
+            "tokenizer_args.do_lower_case is 'True'",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"config_kwargs": {"num_hidden_layers": 1}},
+            "config_kwargs.num_hidden_layers is '1'",
+        ),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"add_special_tokens": False, "padding": "longest"}}},
+            "processing_kwargs.text.add_special_tokens is 'False'",
+        ),
+        (
+            "tokenizer_config.json",
+            {"truncation_side": "left"},
+            "truncation_side is 'left', but here long texts lose their end",
+        ),
+    ],
+)
+def test_what_a_transformers_files_order_and_is_not_done_here_is_refused(
+    file: str, ordered: dict[str, Any], said: str, wordpiece: Path, tmp_path: Path
+) -> None:
+    folder = released.released(tmp_path, wordpiece)
+    about = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**about, "model_args": {"torch_dtype": "float16"}, "tokenizer_args": {}}))
+    load_biencoder(folder)
+    (folder / file).write_text(json.dumps({**about, **ordered}))
+    with pytest.raises(UserError) as raised:
+        load_biencoder(folder)
+    names(str(raised.value), f"{folder / file}: {said}")
+
+
+def test_a_retriever_with_fewer_tokens_than_its_tokenizer_is_refused(wordpiece: Path, tmp_path: Path) -> None:
+    folder = released.released(tmp_path, wordpiece)
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["bee", "hive"])
+    tokenizer.save_pretrained(str(folder))
+    with pytest.raises(UserError, match=r"the model knows \d+ tokens, but the tokenizer has"):
+        Retriever(folder, device="cpu")
+
+
+def test_the_card_names_the_layers_after_the_pooling(wordpiece: Path, tmp_path: Path) -> None:
+    for kind, said in [
+        ("several Dense, then normalised", ", mapped by Dense, Dense, divided by its length."),
+        ("one Dense", ", mapped by Dense."),
+        ("normalised, then cut", ", mapped by Normalize, cut to its first 6 numbers."),
+        ("pooled by mean", "after the last layer."),
+    ]:
+        module = BiEncoderModule(released.released(tmp_path / kind, wordpiece, **KINDS[kind]))
+        module.save_pretrained(tmp_path / kind / "ours", tokenizer=wordpiece)
+        assert said in (tmp_path / kind / "ours/README.md").read_text()
 
 
 def our_scores(folder: Path, queries: list[str], passages: list[str]) -> torch.Tensor:

@@ -181,10 +181,11 @@ def test_several_questions_end_at_an_empty_line(
 
 
 def test_questions_end_with_the_input_and_bytes_that_are_no_text_do_not_stop_them(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\ntw\xffo"), encoding="utf-8"))
     assert list(asking.questions()) == ["one", "tw\ufffdo"]
+    assert capsys.readouterr().out == "ask: warning: the next question is not valid UTF-8; give questions in UTF-8\n"
     monkeypatch.setattr("sys.stdin", None)
     assert list(asking.questions()) == []
 

@@ -59,6 +59,8 @@ def test_a_word_that_is_in_no_passage_finds_none() -> None:
         ("इतिहास १९४७", "1947"),
         ("пʼять", "п'ять"),
         ("Hawaiʻi", "Hawai’i"),
+        ("น้ำ", "น\u0e4d\u0e49า"),
+        ("ນ້ຳ", "ນ\u0ecd\u0ec9າ"),
     ],
 )
 def test_how_a_text_was_typed_does_not_count(passage: str, query: str) -> None:
@@ -71,6 +73,9 @@ def test_a_single_character_finds_the_pairs_that_it_is_in() -> None:
     search = BM25().index(["喝绿茶的人", "茶叶", "他喝咖啡", "茶 水"])
     assert {hit.id for hit in search.search("茶")} == {"0", "1", "3"}
     assert [hit.id for hit in search.search("咖")] == ["2"]
+    assert {hit.id for hit in search.search("茶 咖")} == {"0", "1", "2", "3"}
+    assert [hit.id for hit in search.search("绿 人")] == ["0"]
+    assert [hit.id for hit in search.search("绿茶 咖")] == ["0"], "pairs are preferred to single characters"
     assert BM25().index(["a bc", "b"]).search("c") == []
 
 

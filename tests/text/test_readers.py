@@ -516,8 +516,9 @@ def test_a_missing_root_is_found_by_the_check(config: Make, choice: str) -> None
         ["ผึ้งเต้นรำเพื่อบอกเพื่อนว่าดอกไม้อยู่ที่ไหน", "เหล็กขึ้นสนิมในอากาศชื้น"],
         ["ဒီစာအုပ်ကောင်းတယ်လို့သူပြောတယ်။", "ပျားများသည် ပန်းများရှိရာသို့ ကခုန်ကြသည်။"],
         ["मधुमक्खी छत्ते में लौटकर नाचती है।", "लोहा नम हवा में जंग खाता है।"],
+        ["སྦྲང་མས་མེ་ཏོག་གི་ཟེའུ་འབྲུ་འཁྱེར།", "ལྕགས་ལ་བཙའ་རྒྱག་གི་རེད།"],
     ],
-    ids=["chinese", "japanese", "thai", "burmese", "hindi"],
+    ids=["chinese", "japanese", "thai", "burmese", "hindi", "tibetan"],
 )
 def test_paragraphs_without_blanks_are_passages_and_only_headings_are_joined(
     tmp_path: Path, config: Make, write: Write, paragraphs: list[str]
@@ -538,5 +539,6 @@ def test_only_collections_without_blanks_got_another_identity(tmp_path: Path, co
         return hashlib.blake2b(json.dumps([fields, content], sort_keys=True).encode(), digest_size=16).hexdigest()
 
     assert source._digest(["x"]) == before(["x"])
-    write({**english, "b.txt": "蜜蜂用跳舞告诉同伴花在哪里。"})
-    assert source._digest(["x"]) != before(["x"])
+    for other in ("蜜蜂用跳舞告诉同伴花在哪里。", "སྦྲང་མས་མེ་ཏོག"):
+        write({**english, "b.txt": other})
+        assert source._digest(["x"]) != before(["x"])

@@ -155,6 +155,8 @@ def test_words_between_blanks_are_counted_as_they_stand(text: str) -> None:
         ("用 Python 3 编程", 4, 4),
         ("第一章", 2, 2),
         ("茶", 1, 1),
+        ("སྦྲང་མས་མེ་ཏོག་གི་ཟེའུ་འབྲུ་འཁྱེར།", 8, 8),  # syllables
+        ("ሰላም፡ዓለም፡ነው።", 3, 3),
     ],
 )
 def test_words_without_blanks_are_estimated(text: str, fewest: int, most: int) -> None:
@@ -169,9 +171,26 @@ def test_the_first_words_of_a_text_without_blanks_are_its_beginning() -> None:
         assert abs(number_of_words(first_words(text, number)) - number) <= 1
     assert first_words(text, 1_000) == text
     assert first_words("two words 蜜蜂用跳舞告诉", 3) == "two words 蜜蜂"
+    assert words(first_words("སྦྲང་མས་མེ་ཏོག་གི", 2)) == ["སྦྲང", "མས"]
 
 
 def test_a_text_is_cut_between_letters() -> None:
     text = "ที่บ้าน"
     assert [between_letters(text, at) for at in range(1, 8)] == [1, 1, 3, 3, 5, 6, 7]
     assert between_letters("👩\u200d🔬 x", 2) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("x\u1101\u116e\u11af", 1),  # a Korean syllable of three parts
+        ("xน้ำ", 1),  # the last sign is written around the tone
+        ("xर्मा", 1),  # a conjunct
+        ("xខ្មុំ", 1),
+        ("x👍🏽", 1),
+        ("x🇯🇵", 1),
+    ],
+)
+def test_a_text_is_not_cut_within_what_a_reader_takes_for_one_character(text: str, whole: int) -> None:
+    assert {between_letters(text, at) for at in range(1, len(text))} == {whole}
+    assert between_letters(text + "x", len(text)) == len(text)

@@ -1,9 +1,11 @@
 """Documents cut into passages: none is too long, none of the text is lost, sentences stay whole where they can."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from condensery.tokens.batches import text_rows
 from condensery.tokens.grouping import DocumentTexts, cut, group_documents
@@ -99,3 +101,18 @@ def test_a_sentence_is_cut_between_words_where_it_has_any(wordpiece: Path) -> No
     assert "".join(pieces) == endless
     assert all(len(tokenizer.encode(piece, add_special_tokens=False)) <= 12 for piece in pieces)
     assert cut(tokenizer, "   ", 12) == []
+
+
+def test_a_sentence_is_cut_beside_a_character_of_more_tokens_than_the_limit(bytelevel: Path) -> None:
+    tokenizer = read_tokenizer(bytelevel)
+    text = "\U0001f41d" + "the river and the stone " * 9  # the bee has three tokens
+    pieces = [text[begin:end] for begin, end in cut(tokenizer, text, 2)]
+    assert pieces[0] == "\U0001f41d"
+    assert all(len(tokenizer.encode(piece, add_special_tokens=False)) <= 2 for piece in pieces[1:])
+
+
+def test_a_sentence_is_cut_between_letters_where_a_token_begins_within_one() -> None:
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(".{3}"), "isolated")  # each token has three characters
+    text = "शर्मा" * 6
+    assert all(re.fullmatch("(श|र्मा)+", text[begin:end]) for begin, end in cut(backend, text, 2))

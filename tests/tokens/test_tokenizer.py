@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from condensery.errors import UserError
@@ -20,7 +21,7 @@ from condensery.system.files import write_json
 from condensery.tokens.coverage import coverage
 from condensery.tokens.light_tokenizer import load_quick_tokenizer
 from condensery.tokens.tokenizer import SPECIAL, _alphabet, load_tokenizer, normaliser, save_tokenizer, train_wordpiece
-from condensery.tokens.vocabulary import Vocabulary
+from condensery.tokens.vocabulary import Vocabulary, with_special
 
 
 def test_a_trained_wordpiece_has_berts_special_tokens_and_loads_by_folder(wordpiece: Path) -> None:
@@ -344,6 +345,18 @@ def test_a_class_without_a_fast_tokenizer_is_named_as_such(tmp_path: Path) -> No
         load_tokenizer(folder)
 
 
+def test_a_class_that_needs_a_python_library_is_refused_without_advice_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "fugashi", None)  # not installed
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n蜂\n")
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}'
+    )
+    with pytest.raises(UserError, match=r"\(its class splits words with a Python library; only fast tokenizers"):
+        load_tokenizer(tmp_path)
+
+
 def test_settings_of_the_class_beside_a_tokenizers_file_are_kept(tmp_path: Path, wordpiece: Path) -> None:
     words = load_tokenizer(wordpiece).get_vocab()
     cased = BertTokenizer(vocab={**words, "The": len(words)}, do_lower_case=False).backend_tokenizer
@@ -365,13 +378,86 @@ def test_saved_tokenizers_have_the_names_that_release_4_of_transformers_knows(tm
 
 
 def test_sentencepiece_words_begin_with_its_bar(tmp_path: Path) -> None:
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the", "▁蜜", "蜂", "跳舞"]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁ri", "ver", "▁the", "▁蜜", "蜂", "跳舞", "མེ་"]
     backend = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3))
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     backend.decoder = decoders.Metaspace()
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
-    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2], "each token of Chinese is a word"
+    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 6 + [1, 0, 0, 2, 2, 2], (
+        "each token of Chinese is a word"
+    )
+
+
+def test_words_begin_with_the_bar_that_a_normaliser_puts_for_a_space(tmp_path: Path) -> None:
+    """The tokenizers of Gemma and Llama, which mmBERT and others use, have no pre-tokenizer that does this."""
+    pieces = ["<bos>", "<pad>", "<eos>", "<unk>", "<mask>", "▁the", "▁ri", "ver", "川"]
+    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **dict(zip(names, pieces, strict=False)))
+    assert Vocabulary.of(tokenizer).continues.tolist() == [0] * 7 + [1, 2]
+
+
+@pytest.mark.parametrize("named", [("<cls>", "<sep>"), ("<s>", "</s>")])
+def test_a_text_is_read_between_the_tokens_that_the_tokenizer_itself_puts(
+    named: tuple[str, str], tmp_path: Path
+) -> None:
+    """A tokenizer of Llama's class puts <s> and </s>, whatever its files name."""
+    special = dict(zip(("pad", "unk", "mask", "cls", "sep"), ("<pad>", "<unk>", "<mask>", *named), strict=True))
+    backend = _whole_words("<pad>", "<unk>", "<mask>", "<cls>", "<sep>", "<s>", "</s>", "蜂", "花")
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 5), ("</s>", 6)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {f"{key}_token": one for key, one in special.items()})
+    tokenizer = load_tokenizer(tmp_path)
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    read = with_special(tokenizer("蜂 花", add_special_tokens=False)["input_ids"], Vocabulary.of(tokenizer), 9).tolist()
+    assert read == AutoTokenizer.from_pretrained(tmp_path)("蜂 花")["input_ids"] == [5, 7, 8, 6]
+    assert read == AutoTokenizer.from_pretrained(tmp_path / "saved")("蜂 花")["input_ids"]
+    assert read == load_quick_tokenizer(tmp_path / "saved")("蜂 花", 9)
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_a_tokenizer_whose_file_orders_padding_and_truncation_is_read(
+    direction: str, wordpiece: Path, tmp_path: Path
+) -> None:
+    """As in sentence-transformers/all-MiniLM-L6-v2."""
+    load_tokenizer(wordpiece).save_pretrained(str(tmp_path))
+    backend = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    backend.enable_padding(direction=direction, length=16)
+    backend.enable_truncation(16)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert (load_tokenizer(tmp_path).cls_token, load_tokenizer(tmp_path).sep_token) == ("[CLS]", "[SEP]")
+
+
+def test_a_tokenizer_that_puts_no_tokens_is_saved_as_one_that_does(tmp_path: Path) -> None:
+    backend = _whole_words(*SPECIAL.values(), "bee", "hive")
+    names = {f"{name}_token": token for name, token in SPECIAL.items()}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(str(tmp_path))
+    save_tokenizer(load_tokenizer(tmp_path), tmp_path / "saved")
+    saved = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert saved("bee hive")["input_ids"] == [2, 5, 6, 3]
+    assert saved("bee", "hive")["input_ids"] == [2, 5, 3, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"), [("[CLS] $A", "[CLS] before a text and nothing"), ("$A [SEP]", "nothing before")]
+)
+def test_a_tokenizer_that_puts_a_token_on_one_side_is_refused(template: str, said: str, tmp_path: Path) -> None:
+    backend = _whole_words(*SPECIAL.values(), "bee")
+    backend.post_processor = processors.TemplateProcessing(template, None, [("[CLS]", 2), ("[SEP]", 3)])
+    names = {f"{name}_token": token for name, token in SPECIAL.items()}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(str(tmp_path))
+    with pytest.raises(UserError, match=f"(?s)tokenizer .*: puts {re.escape(said)}.*one token before and one after"):
+        load_tokenizer(tmp_path)
+
+
+def _whole_words(*words: str) -> Tokenizer:
+    """A tokenizer whose tokens are these words, without special tokens at the ends of a text."""
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[1]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
 
 
 def test_artifacts_from_before_a_rule_for_a_script_changed_still_agree(vocabulary: Vocabulary) -> None:

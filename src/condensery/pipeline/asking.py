@@ -127,6 +127,8 @@ def questions() -> Iterator[str]:
         line = sys.stdin.readline().removeprefix("\ufeff").strip()  # Windows puts a byte order mark before UTF-8
         if not line:
             return
+        if "\ufffd" in line:
+            print("ask: warning: the next question is not valid UTF-8; give questions in UTF-8", flush=True)
         yield line
 
 

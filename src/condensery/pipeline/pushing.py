@@ -68,7 +68,7 @@ def model_card(artifact: Artifact, target: PushTarget, rows: "Sequence[Row]") ->
     about = read_about(artifact.path, "query_length", "passage_length")
     lengths = about["query_length"], about["passage_length"]
     whole = replace(card, measured=numbers, licence=target.license)
-    return whole.text(target.name, vector_settings(artifact.path), lengths)
+    return whole.text(target.name, vector_settings(artifact.path), lengths, artifact.path)
 
 
 def _encoder_of(store: Path, evaluation: str) -> Path | None:

@@ -76,8 +76,10 @@ _PAIRED = Language()
 LANGUAGES = {
     ANY: _PAIRED,
     WORDS: Language(paired=""),
-    **dict.fromkeys(("chinese", "japanese", "lao", "khmer", "burmese"), _PAIRED),
-    "thai": Language(before=(("\u0e40\u0e40", "\u0e41"),)),  # the vowel ae, which some people type as e twice
+    **dict.fromkeys(("chinese", "japanese", "khmer", "burmese"), _PAIRED),
+    # the vowel ae, which some people type as e twice, and the vowel am, whose circle some type before the tone
+    "thai": Language(before=(("\u0e40\u0e40", "\u0e41"), *((f"\u0e4d{tone}\u0e32", f"{tone}\u0e33") for tone in "่้๊๋"))),
+    "lao": Language(before=tuple((f"\u0ecd{tone}\u0eb2", f"{tone}\u0eb3") for tone in "່້໊໋")),
     "korean": Language(paired=words.UNSPACED + words.HANGUL),
     **dict.fromkeys(("turkish", "azerbaijani"), _TURKISH),
     "arabic": _ARABIC,

@@ -27,6 +27,9 @@ BOPOMOFO_AND_TANGUT = "\u3100-\u312f\u31a0-\u31bf\U00016fe0-\U00018dff\U0001b170
 # (letters of scripts without spaces, mean number of letters per word in running text, without combining marks)
 LETTERS = [(THAI + LAO, 3.0), (BURMESE + KHMER + TAI_AND_JAVANESE, 2.4), (KANA, 2.0), (HAN + BOPOMOFO_AND_TANGUT, 1.6)]
 UNSPACED = "".join(letters for letters, _ in LETTERS)
+MARKED = (
+    "\u0f0b\u0f0c\u1361"  # marks in place of spaces: between syllables of Tibetan, and between words of old Ethiopic
+)
 HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc"
 
 _WORD, _SPAN = re.compile(r"\w+"), re.compile("\\w[\\w\u00ad]*")
@@ -36,6 +39,7 @@ _INVISIBLE = regex.compile(r"(?!\u200b)[\p{Default_Ignorable_Code_Point}\ufff9-\
 # default ignorable (zero-width spaces and joiners, soft hyphens, fillers, selectors).
 _SEEN = regex.compile(r"[^\s\p{Cc}\p{Default_Ignorable_Code_Point}\u2800]")
 _MARKS, _CHARACTER = regex.compile(r"\A\p{M}+"), regex.compile(r"\P{M}\p{M}*")  # a letter with its combining marks
+_CLUSTER = regex.compile(r"\X")  # what a reader takes for one character (UAX 29), such as an emoji with its skin tone
 _BREAK = "\u200b"  # the zero width space, which may separate words of scripts without spaces
 # characters that do not count within a word: Arabic's stretching tatweel; Armenian's emphasis, exclamation, question marks
 _DROPPED = "\u0640\u055b\u055c\u055e"
@@ -122,8 +126,12 @@ def unspaced(text: str) -> bool:
 
 
 def number_of_words(text: str) -> int:
-    """Return the number of words of a text, split at white space; an estimate for scripts without spaces between words."""
-    return _counted(text.split()) if unspaced(text) else len(text.split())
+    """Return the number of words of a text, split at white space; an estimate for scripts without spaces between words.
+
+    Each syllable of Tibetan counts as a word.
+    """
+    pieces = _spaced(text).split()
+    return _counted(pieces) if unspaced(text) else len(pieces)
 
 
 def number_of_plain_words(text: str) -> int:
@@ -134,7 +142,7 @@ def number_of_plain_words(text: str) -> int:
 
 def first_words(text: str, number: int) -> str:
     """Return the first ``number`` words of a text, joined by single spaces."""
-    pieces = text.split()
+    pieces = _spaced(text).split()
     if not unspaced(text):
         return " ".join(pieces[:number])
     kept, left = list[str](), float(number)
@@ -154,10 +162,18 @@ def is_blank(text: str) -> bool:
 
 
 def between_letters(text: str, at: int) -> int:
-    """Return ``at``, moved left until a cut there separates no letter from its combining marks, but not below 1."""
-    while 1 < at < len(text) and (category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]):
+    """Return ``at``, moved left until a cut there separates no letter from its combining marks, but not below 1.
+
+    The parts of a Korean syllable, of a conjunct, of an emoji or of a flag are not separated either.
+    """
+    while 1 < at < len(text) and _is_within(text, at):
         at -= 1
     return at
+
+
+def _is_within(text: str, at: int) -> bool:
+    is_joined = category(text[at])[0] == "M" or "\u200d" in text[at - 1 : at + 1]
+    return is_joined or len(_CLUSTER.findall(text[max(0, at - 4) : at + 1])[-1]) > 1  # 4: a conjunct with its marks
 
 
 def is_one_character(term: str) -> bool:
@@ -191,6 +207,12 @@ def _without_breaks(text: str, paired: str) -> str:
 def _pairs(run: str) -> list[str]:
     characters = _characters(run)
     return [one + other for one, other in pairwise(characters)] if len(characters) > 1 else characters
+
+
+def _spaced(text: str) -> str:
+    for mark in MARKED if not text.isascii() else "":
+        text = text.replace(mark, " ")
+    return text
 
 
 def _size(piece: str) -> float:

@@ -5,7 +5,7 @@ Every limit counts the tokens of the finished passage, tokenised by itself. So n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from tokenizers import Tokenizer
 
@@ -102,12 +102,15 @@ def _cuts(text: str, places: Sequence[int], limit: int) -> Iterator[int]:
     first, before = 0, 0
     while len(places) - first > limit:
         inside = [token for token in range(first + limit, first, -1) if before < places[token] < len(text)]
+        if not inside:  # one character has more tokens than the limit, so the cut lies after this character
+            beyond = (t for t in range(first + limit + 1, len(places)) if before < places[t] < len(text))
+            inside = [*islice(beyond, 1)]
         if not inside:
             return
         blank = (t for t in inside if text[places[t]].isspace() or text[places[t] - 1].isspace())
-        whole = (t for t in inside if between_letters(text, places[t]) == places[t])
-        first = next(blank, None) or next(whole, inside[0])
-        before = places[first]
+        first = next(blank, inside[0])
+        whole = between_letters(text, places[first])  # a token may begin within a letter
+        before = whole if whole > before else places[first]
         yield before
 
 

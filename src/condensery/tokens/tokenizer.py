@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors, trainers
 
 from condensery.errors import UserError, of_loading
 from condensery.system.files import expanded, is_hub_name, read_json, write_text
@@ -38,6 +38,7 @@ LONG_RUN = r"[\p{L}\p{M}&&[^\p{Latin}]][\p{L}\p{M}\p{N}]{79,99}(?!\p{M})"
 MODULES = "modules.json"  # the file in which sentence-transformers names the folder of each module
 ROUTER = "router_config.json"  # the file in which sentence-transformers names the folders of two towers
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+IN_PYTHON = "its class splits words with a Python library; only fast tokenizers (tokenizer.json) are supported"
 BROKEN = "its SentencePiece model, such as spiece.model, is broken"
 _BATCH = 1024
 
@@ -57,6 +58,8 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
         tokenizer = _read(str(folder) if local else text, local)
     except Exception as error:  # missing files, broken JSON, no network: the library raises a dozen types
         reason = of_sentencepiece(error) or " ".join(str(error).split())[:200]
+        if reason.startswith("You need to install"):  # the tokenizer would be refused with this library, too
+            reason = IN_PYTHON
         if local and reason == BROKEN and not [*folder.glob("*.model")]:
             reason = "there is no tokenizer.json; save the model's own tokenizer there"
         told = f"no such folder, and not available from Hugging Face ({reason}); check the name and the network, or download"
@@ -65,6 +68,7 @@ def load_tokenizer(name: str | Path) -> "PreTrainedTokenizerFast":
     if not tokenizer.is_fast or not len(tokenizer):
         raise UserError(f"tokenizer {text!r}: has no fast tokenizer (tokenizer.json); give a tokenizer that has one")
     check_tokenizer(tokenizer, f"tokenizer {text!r}")
+    _take_ends(tokenizer, f"tokenizer {text!r}")
     if not number_of_words(tokenizer):
         raise UserError(
             f"tokenizer {text!r}: knows {len(tokenizer)} special tokens and not one word, so its files (tokenizer.json or"
@@ -115,6 +119,45 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
             f"{what}: unk_token in tokenizer_config.json is {unknown[:40]!r}, which is not in its vocabulary; name the token"
             " that stands for unknown words"
         )
+
+
+def ends_of(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """Return the special tokens that a tokenizer itself puts before a text, and those that it puts after a text."""
+    encoding = tokenizer.encode("a")
+    read = [at for at, attended in enumerate(encoding.attention_mask) if attended]  # the file may order padding
+    special, tokens = [encoding.special_tokens_mask[at] for at in read], [encoding.tokens[at] for at in read]
+    first, stop = (special.index(0), len(special) - special[::-1].index(0)) if 0 in special else (1, 1)
+    return tokens[:first], tokens[stop:]
+
+
+def _take_ends(tokenizer: "PreTrainedTokenizerBase", what: str) -> None:
+    """Make [CLS] and [SEP] the tokens that the tokenizer itself puts before and after a text.
+
+    The files may name others, which the model never read there: a tokenizer of Llama's class may name ``<cls>`` and
+    ``<sep>``, but put ``<s>`` and ``</s>``. A tokenizer that puts no tokens is made to put [CLS] and [SEP], because texts
+    are read so here, and other libraries must read a saved model alike.
+
+    Raises:
+        UserError: the tokenizer puts special tokens, but not one before and one after a text.
+    """
+    backend = tokenizer.backend_tokenizer
+    before, after = ends_of(backend)
+    names = {"cls_token": before, "sep_token": after}
+    if before or after:
+        if not len(before) == len(after) == 1:
+            put = f"{' '.join(before) or 'nothing'} before a text and {' '.join(after) or 'nothing'} after it"
+            raise UserError(
+                f"{what}: puts {put}; supported are tokenizers that put one token before and one after a text"
+            )
+        for name, (token,) in names.items():
+            if getattr(tokenizer, name) not in (None, token):
+                setattr(tokenizer, name, token)
+    elif all(getattr(tokenizer, name) in tokenizer.get_vocab() for name in names):
+        cls, sep = (getattr(tokenizer, name) for name in names)
+        ends = [(one, tokenizer.convert_tokens_to_ids(one)) for one in dict.fromkeys((cls, sep))]
+        template = processors.TemplateProcessing([cls, "$A", sep], [cls, "$A", sep, "$B:1", f"{sep}:1"], ends)
+        own = backend.post_processor
+        backend.post_processor = processors.Sequence([own, template]) if own else template
 
 
 def number_of_words(tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -127,10 +127,16 @@ def _continuation(backend: dict[str, Any]) -> Any:
         from tokenizers import decoders  # a dry run does not import it
 
         plain = decoders.ByteLevel()
-        return lambda token: not token.startswith(_WORD_START) and 1 + unspaced(plain.decode([token]))
-    if "Metaspace" in kinds:
-        return lambda token: not token.startswith("▁") and 1 + unspaced(token)
+        return lambda token: not token.startswith(_WORD_START) and 1 + _stands_alone(plain.decode([token]))
+    # tokenizers of Gemma and Llama have no pre-tokenizer for spaces, but a normaliser that replaces them
+    if "Metaspace" in kinds or "▁" in json.dumps(backend.get("normalizer"), ensure_ascii=False):
+        return lambda token: not token.startswith("▁") and 1 + _stands_alone(token)
     return lambda token: False  # the tokens are whole words or characters, so each token is a word
+
+
+def _stands_alone(token: str) -> bool:
+    """Return whether a token is a word: it has letters of a script without spaces, or of Tibetan, which joins syllables."""
+    return unspaced(token) or any("\u0f00" <= one <= "\u0fff" for one in token)
 
 
 def _kinds(part: dict[str, Any] | None) -> set[str]:

@@ -106,7 +106,7 @@ def _modules(folder: Path, supported: str, *allowed: Sequence[str]) -> dict[str,
     found = [(kind.removeprefix("pylate.models.Dense."), path) for kind, path in library.modules_of(folder, "document")]
     kinds = ["Router"] if library.routed(folder) else [kind for kind, _ in found]
     _check(folder / library.MODULES, {"type": kinds}, supported, type=allowed)
-    library.check_case(found[0][1])
+    library.check_transformer(found[0][1])
     metadata.check_encoder(found[0][1])
     return dict(found)
 

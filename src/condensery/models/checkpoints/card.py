@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from condensery.models.checkpoints.sentence_transformers import layers_after_pooling
 from condensery.models.vectors import POOLED, VectorSettings
 from condensery.system.files import expanded, is_hub_name
 
@@ -68,13 +69,14 @@ class Card:
     licence: str | None = None
     base_licence: str | None = None
 
-    def text(self, name: str, settings: VectorSettings | Described, lengths: tuple[int, int]) -> str:
+    def text(self, name: str, settings: VectorSettings | Described, lengths: tuple[int, int], folder: Path) -> str:
         """Return the text of the whole card.
 
         Args:
             name: name under which a reader would load the model.
             settings: vector settings of the model; ``Described`` for a model that does not map a text to one dense vector.
             lengths: maximum query length and passage length in tokens.
+            folder: folder of the model.
         """
         from jinja2 import Template  # a dry run imports this module and renders no card
 
@@ -84,7 +86,8 @@ class Card:
 
         kind = _DENSE if isinstance(settings, VectorSettings) else settings
         pooled = POOLED[settings.pooling] if isinstance(settings, VectorSettings) else ""
-        about = filled(kind.template, pooled=pooled, **kind.values)
+        layers = layers_after_pooling(folder, settings) if isinstance(settings, VectorSettings) else []
+        about = filled(kind.template, pooled=pooled, layers=layers, **kind.values)
         return filled(TEMPLATE, front=self._front(name, kind), about=about, shown=_shown) + "\n"
 
     def _front(self, name: str, kind: Described) -> str:

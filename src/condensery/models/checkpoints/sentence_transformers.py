@@ -38,6 +38,18 @@ _POOLINGS: dict[str, Pooling] = {
     **{theirs: ours for ours, theirs in _FLAGS.items()},
 }
 COUNT = "a whole number of 1 or more"
+# arguments of a module ``Transformer``, by their names in newer and older releases, and those that change no vector
+_ARGUMENTS = (
+    "model_kwargs",
+    "model_args",
+    "config_kwargs",
+    "config_args",
+    "processor_kwargs",
+    "tokenizer_args",
+    "processing_kwargs",
+)
+_WITHOUT_EFFECT = {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "padding"}
+_WITHOUT_EFFECT |= {"torch_dtype", "truncation", "trust_remote_code", "use_fast", "use_safetensors"}
 _COSINE = ("cosine", "cos_sim")
 # Names of prompts. The first prompt that is not empty is used, because the library may write an empty "document" prompt.
 _QUERY_PROMPTS, _PASSAGE_PROMPTS = ("query",), ("document", "passage", "corpus")
@@ -217,7 +229,7 @@ def read_modules(folder: Path, route: Route = "document") -> SavedModules:
             head.append(SavedLayer(path, (dense_shape if kind == "Dense" else _norm)(settings_file(path))))
         elif kind == "Transformer" and pooling is None:
             encoder = path
-            check_case(path)
+            check_transformer(path)
         elif kind != "Dropout" or pooling is None:  # a module Dropout is ignored, because training has its own dropout
             raise _other(folder / MODULES, f"a module {kind[:40]!r} is not supported at this place")
     cosine, cut = _by_cosine(about, folder / ABOUT), _cut(about, folder / ABOUT)
@@ -253,6 +265,17 @@ def modules_of(folder: Path, route: Route) -> list[tuple[str, Path]]:
         path = folder / str(module.get("path", "")) if isinstance(module, dict) else folder
         found += _routed(path, route) if kind in _ROUTERS else [(kind, path)]
     return found
+
+
+def layers_after_pooling(folder: Path, settings: VectorSettings) -> list[str]:
+    """Return the class names of the modules after the pooling, without the last normalisation if ``settings`` name it.
+
+    A folder without sentence-transformers' files has none.
+    """
+    if not (folder / MODULES).exists():
+        return []
+    kinds = [kind for kind, _ in modules_of(folder, "document")][2:]
+    return kinds[:-1] if settings.normalise and kinds[-1:] == ["Normalize"] else kinds
 
 
 def _routed(folder: Path, route: Route) -> list[tuple[str, Path]]:
@@ -295,7 +318,28 @@ def encoder_file(folder: Path) -> Path:
     return next((folder / name for name in _TRANSFORMERS if (folder / name).exists()), folder / TRANSFORMER)
 
 
-def check_case(folder: Path) -> None:
+def check_transformer(folder: Path) -> None:
+    """Raise ``UserError`` if the files of a module ``Transformer`` order something that is not done here.
+
+    These are arguments for the model, its config or its tokenizer that change vectors, and texts that lose their beginning
+    instead of their end. ``_check_case`` says what else.
+    """
+    file, words = encoder_file(folder), folder / "tokenizer_config.json"
+    about, of_words = (read_expected(one, dict) if one.exists() else {} for one in (file, words))
+    given = [(name, about[name]) for name in _ARGUMENTS if isinstance(about.get(name), dict)]
+    given += [(f"{name}.{key}", one) for name, ones in given for key, one in ones.items() if isinstance(one, dict)]
+    for name, ones in given:
+        for key in (key for key, one in ones.items() if key not in _WITHOUT_EFFECT and not isinstance(one, dict)):
+            raise UserError(
+                f"{file}: {name}.{key} is {shown(str(ones[key]))!r}, which is not read here; remove the key, or save the"
+                " model with a config.json and tokenizer files that need no such argument"
+            )
+    if of_words.get("truncation_side", "right") != "right":
+        raise UserError(f"{words}: truncation_side is 'left', but here long texts lose their end; set it to right")
+    _check_case(folder)
+
+
+def _check_case(folder: Path) -> None:
     """Raise ``UserError`` if sentence-transformers lowercases texts but the tokenizer of the folder does not."""
     from condensery.tokens.tokenizer import load_tokenizer  # a dry run needs no tokenizer
 

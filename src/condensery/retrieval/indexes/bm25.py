@@ -306,12 +306,12 @@ class BM25Index:
     def terms(self, text: str) -> list[str]:
         """Return the terms with which a query string is searched, including terms that are not in the index.
 
-        Some scripts are indexed as character bigrams. A query of a single character of such a script is searched with all
-        bigrams that contain the character.
+        Some scripts are indexed as character bigrams. A query of only single characters of such scripts is searched with all
+        bigrams that contain one of the characters.
         """
         terms = self.analyser.terms(text)
-        if len(terms) == 1 and self.analyser.language.is_half_a_pair(terms[0]):
-            terms = [term for term in self.vocabulary if terms[0] in term]
+        if all(map(self.analyser.language.is_half_a_pair, terms)):
+            terms = [term for one in terms for term in self.vocabulary if one in term]
         return terms
 
     def _matrix(self, texts: Sequence[str]) -> "sparse.csr_matrix":

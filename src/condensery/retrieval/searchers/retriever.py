@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from condensery.errors import UserError, shown
 from condensery.models.biencoder import PASSAGE, QUERY, BiEncoder
+from condensery.models.checkpoints.backbone import check_words
 from condensery.models.checkpoints.hub import checkpoint_folder
 from condensery.models.checkpoints.retrievers import load_any_retriever
 from condensery.models.precision import inference, precision_on, with_cast_weights
@@ -133,6 +134,8 @@ class Retriever(Searcher):
         self.precision = precision_on(self.device, precision, "Retriever: precision")
         self.tokenizer, self._tokenizer = tokenizer, load_tokenizer(tokenizer)
         self._vocabulary = Vocabulary.of(self._tokenizer)
+        for tower in (self.model.query, self.model.passage):
+            check_words(tower.model, self._name, self._vocabulary)
         for side in ("query", "passage"):
             (prefix,) = whole_texts([getattr(self.model.settings, f"{side}_prefix")], f"Retriever: {side}_prefix: text")
             length = getattr(self, f"{side}_length")

@@ -18,7 +18,7 @@ from condensery.text.input_file import InputFile
 from condensery.text.lines import read_lines
 from condensery.text.records import Passage, percent_encoded
 from condensery.text.source import FolderSource, Splits
-from condensery.text.words import is_blank, number_of_words, unspaced
+from condensery.text.words import MARKED, is_blank, number_of_words, unspaced
 
 ENDINGS = (".txt", ".md", ".txt.gz", ".md.gz")
 TEXTS = ", ".join("*" + ending for ending in ENDINGS)
@@ -98,9 +98,10 @@ class TextSource(FolderSource):
 
 
 def _is_unspaced(path: Path) -> bool:
-    """Return whether a file begins with text in a script without spaces between words."""
+    """Return whether a file begins with text in a script without spaces between words, or with marks in their place."""
     with opened(path) as (stream, _):
-        return unspaced(stream.peek(HEAD)[:HEAD].decode(errors="ignore"))
+        beginning = stream.peek(HEAD)[:HEAD].decode(errors="ignore")
+    return unspaced(beginning) or any(mark in beginning for mark in MARKED)
 
 
 def add_paragraphs(

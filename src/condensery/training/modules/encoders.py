@@ -94,7 +94,7 @@ class EncoderModule(TrainingModule):
             raise UserError(f"save_pretrained: {other} is of two towers, and this model has one; give another folder")
         self._save(folder, tokenizer, lengths)
         card = card or self._card()
-        write_text(folder / CARD, card.text(card.name or folder.resolve().name, self.described(), lengths))
+        write_text(folder / CARD, card.text(card.name or folder.resolve().name, self.described(), lengths, folder))
 
     def _card(self) -> Card:
         logged = self._trainer.logged_metrics if self._trainer else {}
