@@ -30,6 +30,7 @@ from condensery.models.vectors import POOLED, DenseShape, VectorSettings
 from condensery.retrieval.searchers.retriever import Retriever
 from condensery.tokens.tokenizer import load_tokenizer
 from condensery.training.modules.biencoder import BiEncoderModule
+from condensery.training.modules.pretraining import CondenserModule
 
 QUESTIONS = ["what does a river carry", "stones", "who reads passages and queries at sea, and why would anybody"]
 
