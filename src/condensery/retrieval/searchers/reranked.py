@@ -17,6 +17,7 @@ from condensery.retrieval.searchers.base import Searcher, numbered
 from condensery.system.progress import ProgressTask, progress
 
 Predict = Callable[[list[tuple[str, str]]], Any]  # (query, passage) pairs -> one score per pair
+SETTINGS = ("activation_fn", "max_length", "prompts")  # those of a ``CrossEncoder`` on which its scores depend
 PAIRS = 65_536  # (query, passage) pairs per call of a ``Predict`` function
 
 
@@ -52,14 +53,15 @@ class Reranked(Searcher):
             raise UserError("Reranked: give a searcher, and an object with predict(pairs of texts) or a function")
         self.searcher, self.depth, self._predict = copy(searcher), depth, predict
         self._ids, self._titles, self._texts = searcher._ids, searcher._titles, searcher._texts
-        self._reads = _weights(cross_encoder)
+        self._cross_encoder, self._unique = cross_encoder, uuid4().hex
 
     def identity(self) -> str:
         """Return a string with the depth and the identities of cross-encoder and searcher. The results depend only on these.
 
         A cross-encoder without weights, such as a function, gets a new identity for each ``Reranked`` object.
         """
-        return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
+        reads = _weights(self._cross_encoder) or self._unique
+        return f"reranked {self.depth} {reads} {self.searcher.identity()}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         self.searcher = copy(self.searcher).index(numbered(titles, texts))
@@ -78,10 +80,17 @@ class Reranked(Searcher):
 
 
 def _weights(cross_encoder: object) -> str:
-    """Return a hash of a cross-encoder's weights. A cross-encoder without weights gets a unique random name."""
+    """Return a hash of a cross-encoder's weights and settings; an empty string if it has no weights.
+
+    The settings are the object's plain attributes, and those of sentence-transformers' ``CrossEncoder``.
+    """
     if not hasattr(cross_encoder, "state_dict"):
-        return uuid4().hex
-    digest = blake2b(digest_size=16)
+        return ""
+    kept = getattr(cross_encoder, "__dict__", {})
+    own = {name: value for name, value in kept.items() if isinstance(value, bool | int | float | str)}
+    own |= {name: getattr(cross_encoder, name) for name in SETTINGS if hasattr(cross_encoder, name)}
+    settings = sorted((name, repr(value)) for name, value in own.items() if name != "training")
+    digest = blake2b(repr(settings).encode(), digest_size=16)
     for name, tensor in cross_encoder.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()
