@@ -150,6 +150,7 @@ class TokenizerConfig(StageConfig):
         if folder is None:
             return []
         files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"})
+        files = [path for path in files if path.name != "manifest.json"]
         check_whole(path for path in files if "tokenizer" in path.name)
         return content_hashes(files)
 
