@@ -136,9 +136,7 @@ def test_a_sweep_shows_the_failed_cell_beside_the_others(command: Command, tmp_p
     assert [cell.strip() for cell in line.split("|")[2:-1]] == ["–", "–"]
 
 
-def test_a_sweep_in_which_nothing_is_measured_keeps_no_rows_of_the_one_before(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_sweep_in_which_nothing_is_measured_keeps_no_rows_of_the_one_before(command: Command, tmp_path: Path) -> None:
     only = ("-m", "~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "table.baseline=null")
     assert command(*only, "stages.round2.steps=1,2").returncode == 0
     folder = tmp_path / "out" / "sweeps" / "toy"

@@ -164,9 +164,9 @@ class Resumption:
 
     def _ruled(self, steps: int) -> dict[str, Plain]:
         own = {name: getattr(self.module, name) for name in RULED}
-        frozen = [name for name, weight in self.module.named_parameters() if not weight.requires_grad]
-        own["frozen weights"] = ", ".join(frozen) or "none"
-        return {**own, "steps": steps, "precision": str(self.module.trainer.precision), "processes": processes()}
+        frozen = (name for name, weight in self.module.named_parameters() if not weight.requires_grad)
+        own |= {"frozen weights": ", ".join(frozen) or "none", "steps": steps}
+        return {**own, "precision": str(self.module.trainer.precision), "processes": processes()}
 
     def _settings(self) -> Fingerprint:
         """Return the settings on which the loss depends: settings of the module, of a loss object and of the model."""

@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
 ByAmount = config.ScoreBySizeFigure | config.ScoreByStepsFigure | config.ScoreByCostFigure
 FOLDER = "figures"  # subfolder of the run's or sweep's folder
-KINDS = ("png", "svg", "csv")  # of a figure's files
+KINDS = (".png", ".svg", ".csv")  # of a figure's files
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
 
@@ -113,8 +113,8 @@ def draw_figures(
         except UserError as error:
             faults.append(f"figures.{name}: {error}")
     written = {path for one in drawn for path in one.paths.values()}
-    for path in (path for kind in KINDS for path in (folder / FOLDER).glob(f"*.{kind}")):
-        if path not in written:  # of an earlier run or sweep with other settings
+    for path in (folder / FOLDER).glob("*"):
+        if path.suffix in KINDS and path not in written:  # of an earlier run or sweep with other settings
             path.unlink()
     return drawn, faults
 

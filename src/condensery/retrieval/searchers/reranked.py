@@ -60,8 +60,7 @@ class Reranked(Searcher):
 
         A cross-encoder without weights, such as a function, gets a new identity for each ``Reranked`` object.
         """
-        reads = _weights(self._cross_encoder) or self._unique
-        return f"reranked {self.depth} {reads} {self.searcher.identity()}"
+        return f"reranked {self.depth} {_weights(self._cross_encoder) or self._unique} {self.searcher.identity()}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         self.searcher = copy(self.searcher).index(numbered(titles, texts))
@@ -86,11 +85,9 @@ def _weights(cross_encoder: object) -> str:
     """
     if not hasattr(cross_encoder, "state_dict"):
         return ""
-    kept = getattr(cross_encoder, "__dict__", {})
-    own = {name: value for name, value in kept.items() if isinstance(value, bool | int | float | str)}
-    own |= {name: getattr(cross_encoder, name) for name in SETTINGS if hasattr(cross_encoder, name)}
-    settings = sorted((name, repr(value)) for name, value in own.items() if name != "training")
-    digest = blake2b(repr(settings).encode(), digest_size=16)
+    own = {**vars(cross_encoder), **{name: repr(getattr(cross_encoder, name, None)) for name in SETTINGS}}
+    plain = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+    digest = blake2b(repr(sorted((plain | {"training": False}).items())).encode(), digest_size=16)
     for name, tensor in cross_encoder.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()
