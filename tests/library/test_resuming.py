@@ -409,6 +409,36 @@ def test_nothing_is_said_where_nothing_has_changed(
     assert not said
 
 
+def test_other_frozen_weights_apply_and_are_said(
+    world: Path, tmp_path: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("condensery.training.resumption.rank_zero_info", said.append)
+
+    def frozen(*given: Any, **options: Any) -> BiEncoderModule:
+        module = BiEncoderModule(*given, **RATE, **options)
+        module.model.passage.model.embeddings.requires_grad_(False)
+        return module
+
+    path = checkpoint("bi-encoder")
+    module, _ = train(Kind(frozen, triples()), world, tmp_path, path)
+    assert "frozen weights model.query.model.embeddings.word_embeddings" in said[0]
+    assert "(the checkpoint had none)" in said[0]
+    kept = {name: weight for name, weight in weights(module).items() if ".embeddings." in name}
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert same(kept, {name: saved[name] for name in kept})
+
+
+def test_a_checkpoint_is_validated_on_other_data(
+    world: Path, tmp_path: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    module, run = biencoder().module(world / "bert"), trainer(tmp_path)
+    other = triples(batch_size=3, train_queries=5, query_length=8)(world)
+    (found,) = run.validate(module, other, ckpt_path=str(checkpoint("bi-encoder")), weights_only=True, verbose=False)
+    assert 0 < found["val/mrr@10"] <= 1
+    assert same(weights(module), torch.load(checkpoint("bi-encoder"), weights_only=True)["state_dict"])
+
+
 def test_another_number_of_processes_is_said_and_remembered(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

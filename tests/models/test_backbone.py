@@ -15,6 +15,8 @@ from condensery.models.checkpoints.config import BackboneConfig
 from condensery.models.checkpoints.pretraining import load_condenser
 from condensery.models.checkpoints.retrievers import load_biencoder, load_encoder
 from condensery.models.generator import load_generator
+from condensery.stages.checks import content_of_model
+from condensery.stages.corpus.config import TokenizerConfig
 from condensery.tokens.tokenizer import load_tokenizer
 
 
@@ -120,6 +122,20 @@ def test_a_folder_in_the_home_folder_counts_by_its_content(checkpoint: Path, mon
     assert before == whole.fingerprint()
     (checkpoint / "pytorch_model.bin").write_bytes(b"other weights")
     assert config.fingerprint() == whole.fingerprint() != before
+
+
+def test_the_manifest_of_an_artifact_does_not_count(checkpoint: Path) -> None:
+    named = {"name": str(checkpoint), "tokenizer": str(checkpoint)}
+
+    def identities() -> tuple[str, list[str], list[str]]:
+        tokens = TokenizerConfig(name=str(checkpoint), vocab_size=100)
+        return _config(**named).fingerprint(), tokens.identity(), content_of_model(str(checkpoint), "model")
+
+    before = identities()
+    (checkpoint / "manifest.json").write_text('{"wall_seconds": 3.1}')
+    assert identities() == before
+    (checkpoint / "config.json").write_text("{}")
+    assert all(new != old for new, old in zip(identities(), before, strict=True))
 
 
 def test_pickled_weights_count_by_their_content(checkpoint: Path) -> None:

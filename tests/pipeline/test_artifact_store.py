@@ -145,6 +145,16 @@ def test_a_manifest_that_names_files_elsewhere_is_not_believed(small: Compose, t
         run(small())
 
 
+def test_a_file_that_changes_before_its_stage_begins_is_said(small: Compose, tmp_path: Path) -> None:
+    graph, store = build(small()), Store(tmp_path / "out")
+    (tmp_path / "text.txt").write_text("other text\n")
+    with pytest.raises(UserError, match=r"^stages\.corpus: a file that it reads has changed during this run; run it"):
+        store.ensure(graph.nodes["corpus"], graph.root.runtime())
+    assert not store.path(graph.nodes["corpus"]).exists()
+    run(small())
+    assert not store.path(graph.nodes["corpus"]).exists(), "the content is other, so is the id"
+
+
 def test_only_forced_stages_are_computed_anew(small: Compose, computed: Computed) -> None:
     run(small())
     before = len(computed())

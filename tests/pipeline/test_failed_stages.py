@@ -136,6 +136,16 @@ def test_a_sweep_shows_the_failed_cell_beside_the_others(command: Command, tmp_p
     assert [cell.strip() for cell in line.split("|")[2:-1]] == ["–", "–"]
 
 
+def test_a_sweep_in_which_nothing_is_measured_keeps_no_rows_of_the_one_before(command: Command, tmp_path: Path) -> None:
+    only = ("-m", "~table.rows.BM25", "~table.rows.plain", "~table.rows.better", "table.baseline=null")
+    assert command(*only, "stages.round2.steps=1,2").returncode == 0
+    folder = tmp_path / "out" / "sweeps" / "toy"
+    assert all(row.metrics for row in read_results(folder / "results.json"))
+    assert command(*only, "stages.round2.steps=1,2", "stages.round2.fail=user").returncode == 1
+    assert [bool(row.failed) for row in read_results(folder / "results.json")] == [True, True]
+    assert not (folder / "table.md").exists()
+
+
 def row(name: str, **fields: Any) -> Row:
     metrics = {} if fields.get("failed") else {"M": 0.5}
     return Row(**({"name": name, "collection": "c", "split": "test", "metrics": metrics} | fields))

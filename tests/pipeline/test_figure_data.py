@@ -230,6 +230,17 @@ def test_a_figure_without_any_line_is_named_and_hides_no_other(sweep: list[Figur
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["good.csv", "good.png", "good.svg"]
 
 
+def test_a_figure_of_other_settings_is_not_left(sweep: list[FigureJob], tmp_path: Path) -> None:
+    figures = {name: figure(kind="score_by_size") for name in ("kept", "renamed")}
+    draw_figures(figures, sweep, [], tmp_path)
+    figures = {"kept": figures["kept"], "new": figure(kind="score_by_size", metric="NDCG@10")}
+    _, faults = draw_figures(figures, sweep, [], tmp_path)
+    assert len(faults) == 1
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["kept.csv", "kept.png", "kept.svg"]
+    draw_figures({}, sweep, [], tmp_path)
+    assert not list((tmp_path / "figures").iterdir())
+
+
 @pytest.mark.parametrize("graph", [[], {"tuned": 3}, {"tuned": {"kind": "finetune", "reads": {}}}, {"tuned": {}}, None])
 def test_a_damaged_graph_is_one_line(graph: object, tmp_path: Path) -> None:
     write_json(tmp_path / "runs" / "x" / "graph.json", graph)

@@ -63,6 +63,24 @@ def test_a_copy_that_indexes_other_passages_leaves_the_first_as_it_was() -> None
 def test_what_it_reads_by_is_known_by_its_weights() -> None:
     one, other = Weights(2, 3), Weights(2, 3)
     assert Reranked(BM25(), one).identity() == Reranked(BM25(), one).identity() != Reranked(BM25(), other).identity()
+    reranked = Reranked(BM25(), one)
+    before = reranked.identity()
+    assert reranked.identity() == Reranked(BM25(), one.eval()).identity() == before
+    torch.nn.init.zeros_(one.weight)
+    assert reranked.identity() == Reranked(BM25(), one).identity() != before, "it was trained in between"
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_length", 8), ("activation_fn", torch.nn.Identity()), ("scale", 2.0)])
+def test_what_it_reads_by_is_known_by_its_settings(name: str, value: object) -> None:
+    one = Weights(2, 3)
+    before = Reranked(BM25(), one).identity()
+    setattr(one, name, value)
+    assert Reranked(BM25(), one).identity() == Reranked(BM25(), one).identity() != before
+
+
+def test_a_cross_encoder_without_weights_is_new_in_each_object() -> None:
+    reranked = Reranked(BM25(), letters)
+    assert reranked.identity() == reranked.identity()
     assert Reranked(BM25(), letters).identity() != Reranked(BM25(), letters).identity()
 
 

@@ -167,7 +167,8 @@ def content_of_model(name: str | None, key: str) -> list[str]:
     """
     check_checkpoint(name, key)
     folder = model_folder(name)
-    return content_hashes(sorted(path for path in folder.iterdir() if path.is_file())) if folder else []
+    files = folder.iterdir() if folder else ()
+    return content_hashes(sorted(path for path in files if path.is_file() and path.name != "manifest.json"))
 
 
 def check_no_retriever(backbone: BackboneConfig, folder: Path | None = None) -> None:

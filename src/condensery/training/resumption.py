@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from condensery.distributed import processes
-from condensery.errors import UserError
+from condensery.errors import UserError, shown
 from condensery.losses.retrieval_loss import RetrievalLoss
 from condensery.training.checkpoint_fingerprint import Fingerprint, Plain, described, settings_of
 
@@ -154,7 +154,7 @@ class Resumption:
         if before != now:
             self.changes = [*self.changes, f"processes: {before} up to step {self.step:,}, then {now}"]
         changed = [
-            f"{name} {value} (the checkpoint had {self.ruled[name]})"
+            f"{name} {shown(str(value))} (the checkpoint had {shown(str(self.ruled[name]))})"
             for name, value in self._ruled(steps).items()
             if self.ruled.get(name, value) != value
         ]
@@ -164,7 +164,9 @@ class Resumption:
 
     def _ruled(self, steps: int) -> dict[str, Plain]:
         own = {name: getattr(self.module, name) for name in RULED}
-        return {**own, "steps": steps, "precision": str(self.module.trainer.precision), "processes": processes()}
+        frozen = (name for name, weight in self.module.named_parameters() if not weight.requires_grad)
+        own |= {"frozen weights": ", ".join(frozen) or "none", "steps": steps}
+        return {**own, "precision": str(self.module.trainer.precision), "processes": processes()}
 
     def _settings(self) -> Fingerprint:
         """Return the settings on which the loss depends: settings of the module, of a loss object and of the model."""

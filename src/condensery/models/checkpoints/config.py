@@ -78,4 +78,4 @@ def _vectors(own: dict[str, Any], tower: SavedTower) -> dict[str, Any]:
 
 def _files(folder: Path) -> list[tuple[str, str]]:
     files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_WORDS)
-    return [(path.name, content_hash(path)) for path in files]
+    return [(path.name, content_hash(path)) for path in files if path.name != "manifest.json"]

@@ -25,6 +25,7 @@ Value = TypeVar("Value")
 Observations = list[tuple[str, str, Value]]  # (setting, artifact, value)
 ByAmount = config.ScoreBySizeFigure | config.ScoreByStepsFigure | config.ScoreByCostFigure
 FOLDER = "figures"  # subfolder of the run's or sweep's folder
+KINDS = (".png", ".svg", ".csv")  # of a figure's files
 LOG = "logs/metrics.csv"
 BEFORE, AFTER = "before fine-tuning", "after fine-tuning"
 
@@ -82,7 +83,7 @@ def draw_figures(
     folder: Path,
     swept: bool = True,
 ) -> tuple[list[Figure], list[str]]:
-    """Draw all figures of a sweep or a run into ``folder``/figures.
+    """Draw all figures of a sweep or a run into ``folder``/figures, and remove the other figures in this folder.
 
     A figure that compares the jobs of a sweep is not drawn for one run. A figure of differences is not drawn if the table
     compares no row with a baseline. Both cases are reported in one line and are not faults.
@@ -111,6 +112,10 @@ def draw_figures(
             print(f"figures/{name}.png, .svg: {drawn[-1].title}. {drawn[-1].caption}{shown}", flush=True)
         except UserError as error:
             faults.append(f"figures.{name}: {error}")
+    written = {path for one in drawn for path in one.paths.values()}
+    for path in (folder / FOLDER).glob("*"):
+        if path.suffix in KINDS and path not in written:  # of an earlier run or sweep with other settings
+            path.unlink()
     return drawn, faults
 
 

@@ -70,8 +70,8 @@ def write(
     logs = {name: store.path(node) / "logs" / "metrics.csv" for name, node in graph.nodes.items()}
     logs = {name: path for name, path in logs.items() if path.exists()}
     draw_logs(logs, folder)
-    figures = {} if job is not None else graph.root.figures
-    drawn, faults = draw_figures(figures, [FigureJob(folder)], tables, folder, swept=False)
+    jobs = [FigureJob(folder)]
+    drawn, faults = draw_figures(graph.root.figures, jobs, tables, folder, swept=False) if job is None else ([], [])
     page_of_run(folder, graph.root.output_root, tables, drawn, words)
     if job is None:
         log_results(graph.root.logger.wandb, graph.root.output_root, folder, tables, drawn, rows)

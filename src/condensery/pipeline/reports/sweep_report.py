@@ -105,10 +105,10 @@ def _join(folder: Path, runs: list[SweptRun], nothing_left: list[tuple[str, str]
     tables = []
     if any(not row.failed for row in rows):
         table, rows = concluded(rows, layout, folder.name, root)
-        write_results(folder / "results.json", rows)
         tables.append(show_table(replace(table, notes=[*notes, *table.notes]), folder))
     else:
         remove_tables(folder)
+    write_results(folder / "results.json", rows)
     figures = OmegaConf.select(config, "figures")
     wanted = read_figures(OmegaConf.to_container(figures, resolve=True)) if figures else {}
     shown = [frozenset(row.name for row in rows) if layout.choose else None for rows in rows_of]

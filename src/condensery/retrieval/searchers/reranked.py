@@ -17,6 +17,7 @@ from condensery.retrieval.searchers.base import Searcher, numbered
 from condensery.system.progress import ProgressTask, progress
 
 Predict = Callable[[list[tuple[str, str]]], Any]  # (query, passage) pairs -> one score per pair
+SETTINGS = ("activation_fn", "max_length", "prompts")  # those of a ``CrossEncoder`` on which its scores depend
 PAIRS = 65_536  # (query, passage) pairs per call of a ``Predict`` function
 
 
@@ -52,14 +53,14 @@ class Reranked(Searcher):
             raise UserError("Reranked: give a searcher, and an object with predict(pairs of texts) or a function")
         self.searcher, self.depth, self._predict = copy(searcher), depth, predict
         self._ids, self._titles, self._texts = searcher._ids, searcher._titles, searcher._texts
-        self._reads = _weights(cross_encoder)
+        self._cross_encoder, self._unique = cross_encoder, uuid4().hex
 
     def identity(self) -> str:
         """Return a string with the depth and the identities of cross-encoder and searcher. The results depend only on these.
 
         A cross-encoder without weights, such as a function, gets a new identity for each ``Reranked`` object.
         """
-        return f"reranked {self.depth} {self._reads} {self.searcher.identity()}"
+        return f"reranked {self.depth} {_weights(self._cross_encoder) or self._unique} {self.searcher.identity()}"
 
     def _prepare(self, titles: list[str], texts: list[str]) -> None:
         self.searcher = copy(self.searcher).index(numbered(titles, texts))
@@ -78,10 +79,15 @@ class Reranked(Searcher):
 
 
 def _weights(cross_encoder: object) -> str:
-    """Return a hash of a cross-encoder's weights. A cross-encoder without weights gets a unique random name."""
+    """Return a hash of a cross-encoder's weights and settings; an empty string if it has no weights.
+
+    The settings are the object's plain attributes, and those of sentence-transformers' ``CrossEncoder``.
+    """
     if not hasattr(cross_encoder, "state_dict"):
-        return uuid4().hex
-    digest = blake2b(digest_size=16)
+        return ""
+    own = {**vars(cross_encoder), **{name: repr(getattr(cross_encoder, name, None)) for name in SETTINGS}}
+    plain = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+    digest = blake2b(repr(sorted((plain | {"training": False}).items())).encode(), digest_size=16)
     for name, tensor in cross_encoder.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
     return digest.hexdigest()

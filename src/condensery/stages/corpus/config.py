@@ -149,7 +149,8 @@ class TokenizerConfig(StageConfig):
         folder = model_folder(self.name)
         if folder is None:
             return []
-        files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".txt", ".model"})
+        named = (path for path in folder.iterdir() if path.name != "manifest.json")
+        files = sorted(path for path in named if path.suffix in {".json", ".txt", ".model"})
         check_whole(path for path in files if "tokenizer" in path.name)
         return content_hashes(files)
 

@@ -125,8 +125,12 @@ class StepDataModule(pl.LightningDataModule):
         return {**self._fingerprint, "steps_an_epoch": self.batches.steps_an_epoch()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raise ``UserError`` if the checkpoint was written with other data, or with other settings of the batches."""
-        check_same(state_dict, self.state_dict(), "data")
+        """Raise ``UserError`` if the checkpoint was written with other data, or with other settings of the batches.
+
+        Validation with a checkpoint may read other data than training.
+        """
+        if self.trainer is None or self.trainer.state.fn == "fit":
+            check_same(state_dict, self.state_dict(), "data")
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Return ``batch`` on ``device``; Lightning calls this for every batch."""
