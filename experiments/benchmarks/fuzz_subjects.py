@@ -549,6 +549,8 @@ def read_checkpoint(kind: str, folder: Path, scratch: Path) -> Any:
 
 def write_artifacts(root: Path) -> None:
     """A collection, and a tokenizer that was made from it, in a store."""
+    from dataclasses import replace
+
     from pydantic import TypeAdapter
 
     from condensery.pipeline.artifact_store import Store
@@ -562,11 +564,12 @@ def write_artifacts(root: Path) -> None:
     wandb = Wandb(project="x", entity=None, enabled=False)
     runtime = Runtime(accelerator="cpu", devices=1, threads=1, workers=0, wandb=wandb, group="x", output_root=root)
     stages = registry()
-    corpus = Node("corpus", "corpus", stages["corpus"].config.model_validate({"data": data}), {}, {}, "0" * 16)
+    corpus = Node("corpus", "corpus", stages["corpus"].config.model_validate({"data": data}), {}, {}, "")
+    corpus = replace(corpus, id=corpus.present_id(stages["corpus"].version))
     inputs: Any = {"corpus": (corpus.reference,)}
     config = stages["bm25"].config.model_validate({**_stage_defaults("bm25"), "corpus": "corpus"})
-    bm25 = Node("bm25", "bm25", config, {"corpus": ("corpus",)}, inputs, "1" * 16)
-    for node in (corpus, bm25):
+    bm25 = Node("bm25", "bm25", config, {"corpus": ("corpus",)}, inputs, "")
+    for node in (corpus, replace(bm25, id=bm25.present_id(stages["bm25"].version))):
         Store(root).ensure(node, runtime)
     for lock in root.rglob("*.lock"):
         lock.unlink()
@@ -581,7 +584,8 @@ def read_artifacts(folder: Path, scratch: Path) -> Any:
     from condensery.pipeline.artifact_store import Store
     from condensery.stages.base import Artifact
 
-    Store(folder).check([Artifact(folder / "artifacts" / "bm25" / ("1" * 16))])
+    (bm25,) = (path for path in (folder / "artifacts" / "bm25").iterdir() if path.is_dir())
+    Store(folder).check([Artifact(bm25)])
     return "as they were written"
 
 

@@ -237,8 +237,9 @@ def test_a_figure_of_other_settings_is_not_left(sweep: list[FigureJob], tmp_path
     _, faults = draw_figures(figures, sweep, [], tmp_path)
     assert len(faults) == 1
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["kept.csv", "kept.png", "kept.svg"]
+    (tmp_path / "figures" / "own.csv").write_text("a file of the user's\n")
     draw_figures({}, sweep, [], tmp_path)
-    assert not list((tmp_path / "figures").iterdir())
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["own.csv"]
 
 
 @pytest.mark.parametrize("graph", [[], {"tuned": 3}, {"tuned": {"kind": "finetune", "reads": {}}}, {"tuned": {}}, None])

@@ -26,7 +26,6 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from condensery.errors import UserError
-from condensery.pipeline.artifact_id import artifact_id
 from condensery.pipeline.graph import Graph, Node
 from condensery.pipeline.launch import on_ray
 from condensery.pipeline.launch.processes import compute
@@ -148,7 +147,7 @@ class Store:
 
     def _compute(self, node: Node, runtime: Runtime) -> None:
         stage = registry()[node.kind]
-        if artifact_id(node.kind, stage.version, node.config.identified_by(node.made_from)) != node.id:
+        if node.present_id(stage.version) != node.id:
             raise UserError(f"stages.{node.name}: a file that it reads has changed during this run; run it again")
         folder = self.partial(node)
         folder.mkdir(exist_ok=True)

@@ -49,6 +49,10 @@ class Node:
         """The path of the artifact in the store, ``kind/id``."""
         return f"{self.kind}/{self.id}"
 
+    def present_id(self, version: int) -> str:
+        """Return the id of the artifact that a stage of this ``version`` makes from the present content of its files."""
+        return artifact_id(self.kind, version, self.config.identified_by(self.made_from))
+
     @property
     def parents(self) -> list[str]:
         """The names of all nodes that this node reads."""
@@ -222,8 +226,7 @@ class _Builder:
             if not all(known[parent].id for parent in node.parents):
                 continue
             try:
-                version = self.stages[node.kind].version
-                known[name] = replace(node, id=artifact_id(node.kind, version, node.config.identified_by(made_from)))
+                known[name] = replace(node, id=node.present_id(self.stages[node.kind].version))
             except UserError as error:
                 if not (dry and node.config.work({}).makes.collection.published):
                     if isinstance(error, MissingDataError):

@@ -113,9 +113,13 @@ def draw_figures(
         except UserError as error:
             faults.append(f"figures.{name}: {error}")
     written = {path for one in drawn for path in one.paths.values()}
-    for path in (folder / FOLDER).glob("*"):
-        if path.suffix in KINDS and path not in written:  # of an earlier run or sweep with other settings
-            path.unlink()
+    for table in (folder / FOLDER).glob("*.csv"):
+        files = [table.with_suffix(kind) for kind in KINDS]
+        if table not in written and all(
+            file.exists() for file in files
+        ):  # of earlier settings, not a file of the user's
+            for file in files:
+                file.unlink()
     return drawn, faults
 
 
