@@ -121,7 +121,7 @@ def test_too_few_passages_for_a_list_are_told_before_anything_is_trained(small: 
     given = [*command("rocketqa_v2_msmarco", small), f"data.root={small.marco}", f"output_root={tmp_path}"]
     done = run_command(*(one for one in given if "force" not in one), "++stages.joint.negatives_per_query=127")
     assert (done.code, done.computed) == (1, ["corpus"])
-    names(done.err, "stages.joint.negatives_per_query", "127, but of 72 passages")
+    names(done.err, "stages.joint.negatives_per_query", "127, but up to 1 of 72 passages cannot be negatives")
     assert done.err.count("\n") == 1
 
 
