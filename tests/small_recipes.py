@@ -10,7 +10,7 @@ import conf_pages
 import torch
 from small_runs import MODEL, PROJECT, Text, run_command, write_documents
 from small_t5 import save_small_t5
-from transformers import AutoTokenizer, BertForSequenceClassification
+from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification
 
 from condensery.stages.registry import registry
 
@@ -25,17 +25,18 @@ FEW_OF = {  # kind of stage -> overrides of values that are too large for small 
     "rerank": ["depth=20"],
     "train_jointly": ["negatives_per_query=7"],
 }
-LOADED = ("retriever", "cross_encoder")  # kinds that load a released model
+LOADED = ("retriever", "sparse_encoder", "cross_encoder")  # kinds that load a released model
 IN_STEPS = ("finetune", "train_", "cross_encoder")  # prefixes of kinds whose batches consist of queries
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Small checkpoints: an encoder with a Condenser head, a query generator, and a cross-encoder."""
+    """Small checkpoints: an encoder with a Condenser head, a query generator, a cross-encoder and a language model."""
 
     encoder: Path
     generator: Path
     cross_encoder: Path
+    language_model: Path
 
 
 def small_checkpoints(folder: Path, text: Text) -> Checkpoints:
@@ -51,9 +52,10 @@ def small_checkpoints(folder: Path, text: Text) -> Checkpoints:
     encoder, tokenizer = ((done.folder / "stages" / name).resolve() for name in ("condenser", "tokenizer"))
     torch.manual_seed(0)
     scorer = BertForSequenceClassification.from_pretrained(encoder, num_labels=1)
-    for one in (scorer, AutoTokenizer.from_pretrained(tokenizer)):
-        one.save_pretrained(folder / "scorer")
-    return Checkpoints(encoder, save_small_t5(folder / "t5", tokenizer), folder / "scorer")
+    for name, model in (("scorer", scorer), ("masked", BertForMaskedLM.from_pretrained(encoder))):
+        for one in (model, AutoTokenizer.from_pretrained(tokenizer)):
+            one.save_pretrained(folder / name)
+    return Checkpoints(encoder, save_small_t5(folder / "t5", tokenizer), folder / "scorer", folder / "masked")
 
 
 def stages_of(recipe: str) -> dict[str, Any]:
@@ -109,4 +111,5 @@ def _local(place: str, kind: str, given: dict[str, Any], small: Checkpoints) -> 
     if kind == "tokenizer" and "name" in given:
         yield f"{place}.name={small.encoder}"
     if kind in LOADED and "/" in str(given.get("folder", "")):
-        yield f"{place}.folder={small.cross_encoder if kind == 'cross_encoder' else small.encoder}"
+        others = {"cross_encoder": small.cross_encoder, "sparse_encoder": small.language_model}
+        yield f"{place}.folder={others.get(kind, small.encoder)}"

@@ -53,7 +53,7 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     assert swept.returncode == 0, swept.stderr
     assert {path.name for path in (out / "sweeps" / "toy").glob("table.*")} == {"table.md", "table.tex", "table.csv"}
     whole = read(out / "sweeps" / "toy" / "table.csv")
-    beside = (" ±", " significance")
+    beside = (" ±", " p")
     lines = [[cell for name, cell in zip(whole[0], line, strict=True) if not name.endswith(beside)] for line in whole]
     assert lines[:3] == published
     assert all(re.fullmatch(r"\d+\.\d+|", cell) for line in whole[1:] for cell in line[3:-1])
