@@ -67,7 +67,7 @@ def test_a_users_own_table_stands_alone_is_filled_by_a_sweep_and_written_again_f
     assert results["steps=2 · round2"]["system"] == "round2"
     assert results["steps=2 · round2"]["settings"] == {"stages.round2.steps": ["2"]}
     assert results["BM25"]["settings"] == {"stages.round2.steps": ["1", "2"]}
-    assert "† differs from plain" in swept.stdout
+    assert "No score differs from plain: paired randomisation test" in swept.stdout
 
     again = command("table=own", "table.baseline=plain", "table.studies=[toy,tyo]", recipe="")
     assert again.returncode == 0, again.stderr
