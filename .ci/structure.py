@@ -20,7 +20,7 @@ from walk import walk
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "condensery"
 BASELINES = SOURCE / "baselines"
 LIMITS = {
-    "lines of code (neither comment nor docstring), baselines apart": 29_470,
+    "lines of code (neither comment nor docstring), baselines apart": 29_468,
     "lines of code of the largest baseline": 250,
     "imports of our own modules inside functions": 30,
     "blocks of imports for types alone": 22,

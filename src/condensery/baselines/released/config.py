@@ -55,9 +55,8 @@ def read_colbert(folder: Path) -> Files:
 
     Raises ``UserError`` if a file is missing or describes another kind of model.
     """
-    if not (folder / library.MODULES).exists() and metadata.value_in(folder / "config.json", "architectures") == [
-        metadata.COLBERT
-    ]:
+    architectures = metadata.value_in(folder / "config.json", "architectures")
+    if not (folder / library.MODULES).exists() and architectures == [metadata.COLBERT]:
         return _read_hf_colbert(folder)
     start, ends = ["Transformer", "Dense"], ["Normalize", "MultiVectorMask"]
     paths = _modules(folder, COLBERT, start, start + ends, start + ends[::-1])
@@ -88,9 +87,8 @@ def _read_hf_colbert(folder: Path) -> Files:
     """Read the files of a checkpoint of ColBERT's own code; the layer that maps states to vectors is ``linear.weight``."""
     metadata.check_encoder(folder)
     about = _read(folder / "artifact.metadata", COLBERT, similarity=[None, "cosine"])
-    shape = DenseShape(
-        metadata.value_in(folder / "config.json", "hidden_size"), about.get("dim") or 128, False, "Identity"
-    )
+    hidden = metadata.value_in(folder / "config.json", "hidden_size")
+    shape = DenseShape(hidden, about.get("dim") or 128, bias=False, activation="Identity")
     words = string.punctuation if about.get("mask_punctuation", True) else ""
     settings = {"attended": bool(about.get("attend_to_mask_tokens")), "words": words, "inserted": True}
     markers = [about.get("doc_token_id") or "[unused1]", about.get("query_token_id") or "[unused0]"]

@@ -115,9 +115,8 @@ def draw_figures(
     written = {path for one in drawn for path in one.paths.values()}
     for table in (folder / FOLDER).glob("*.csv"):
         files = [table.with_suffix(kind) for kind in KINDS]
-        if table not in written and all(
-            file.exists() for file in files
-        ):  # of earlier settings, not a file of the user's
+        # all three: a figure of earlier settings, and not a file of the user's
+        if table not in written and all(file.exists() for file in files):
             for file in files:
                 file.unlink()
     return drawn, faults
